@@ -1,4 +1,4 @@
-"""The chart: what it renders, what it refuses, and that an API server takes it."""
+"""The chart: what it renders, and which values it rejects."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def of_kind(objects: list[Object], kind: str) -> list[Object]:
 
 
 def pods(objects: list[Object]) -> list[Object]:
-    """The specs of all pods, wherever they are written."""
+    """Return the specs of all pods."""
     owners = [found for found in objects if found["kind"] in ("Deployment", "StatefulSet", "Job")]
     return [o["spec"]["template"]["spec"] for o in owners] + [o["spec"] for o in of_kind(objects, "Pod")]
 
@@ -93,14 +93,14 @@ def operator_arguments(objects: list[Object]) -> list[str]:
 
 
 def test_lint(helm: Path) -> None:
-    """Helm itself has nothing to complain of."""
+    """Helm's linter reports no problem."""
     done = call(helm, "lint", "--strict", CHART)
     assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_pods_are_restricted(helm: Path, name: str) -> None:
-    """Every container runs as nobody, without privileges, on a root file system it cannot write."""
+    """Every container runs without root and privileges, on a read-only root file system."""
     found = pods(render(helm, NAMED[name]))
     assert len(found) >= 3
     for pod in found:
@@ -115,8 +115,8 @@ def test_pods_are_restricted(helm: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_the_operator_takes_its_flags(helm: Path, name: str, tmp_path: Path) -> None:
-    """What the chart gives the operator is what the operator reads."""
+def test_the_operator_accepts_its_flags(helm: Path, name: str, tmp_path: Path) -> None:
+    """The operator parses the flags that the chart passes."""
     password = tmp_path / "password"
     password.write_text("secret")
     arguments = [
@@ -141,7 +141,7 @@ def test_the_operator_takes_its_flags(helm: Path, name: str, tmp_path: Path) -> 
 
 
 def test_crds_are_those_of_the_models(helm: Path) -> None:
-    """The chart upgrades the very CRDs of crds/, and an uninstall leaves them, or tables would go with it."""
+    """The chart installs the CRDs of crds/, and an uninstall keeps them, because tables would go with them."""
     found = {crd["metadata"]["name"]: crd for crd in of_kind(render(helm, {}), "CustomResourceDefinition")}
     files = [yaml.safe_load(file.read_text()) for file in (ROOT / "crds").glob("*.yaml")]
     assert {name: crd["spec"] for name, crd in found.items()} == {f["metadata"]["name"]: f["spec"] for f in files}
@@ -149,8 +149,8 @@ def test_crds_are_those_of_the_models(helm: Path) -> None:
     assert {n: crd["metadata"]["annotations"][SCHEMA_ANNOTATION] for n, crd in found.items()} == dict(schema_hashes())
 
 
-def test_one_namespace_takes_no_cluster_wide_grant(helm: Path) -> None:
-    """Where it serves its own namespace and reads no Nodes, nothing is granted elsewhere."""
+def test_one_namespace_needs_no_cluster_wide_permission(helm: Path) -> None:
+    """An operator of one namespace without Nodes has no permissions elsewhere."""
     objects = render(helm, NAMED["one-namespace"])
     assert of_kind(objects, "ClusterRoleBinding") == []
     bindings = of_kind(objects, "RoleBinding")
@@ -158,7 +158,7 @@ def test_one_namespace_takes_no_cluster_wide_grant(helm: Path) -> None:
 
 
 def granted(objects: list[Object], resource: str, group: str) -> set[str]:
-    """The verbs that the operator's ClusterRoles grant."""
+    """Return the verbs that the operator's ClusterRoles grant."""
     mine = ("evenkeel-system", "evenkeel-system-nodes")
     roles = [role for role in of_kind(objects, "ClusterRole") if role["metadata"]["name"] in mine]
     rules = [rule for role in roles for rule in role["rules"]]
@@ -184,15 +184,15 @@ def test_nodes_are_granted_only_if_they_are_read(helm: Path) -> None:
 
 
 def test_secrets_are_never_listed(helm: Path) -> None:
-    """No role lets the operator see Secrets that it does not know by name."""
+    """No role allows listing Secrets."""
     for role in (*of_kind(render(helm, {}), "ClusterRole"), *of_kind(render(helm, {}), "Role")):
         for rule in role["rules"]:
             if "secrets" in rule["resources"]:
                 assert not {"list", "watch", "*"} & set(rule["verbs"]), role["metadata"]["name"]
 
 
-def test_an_external_etcd_leaves_none_of_our_own(helm: Path) -> None:
-    """With endpoints given there is no StatefulSet, and the operator gets what it has to show."""
+def test_an_external_etcd_replaces_the_bundled_one(helm: Path) -> None:
+    """With endpoints there is no StatefulSet, and the operator gets the credentials."""
     objects = render(helm, NAMED["external"])
     assert of_kind(objects, "StatefulSet") == []
     arguments = operator_arguments(objects)
@@ -214,8 +214,8 @@ def test_an_external_etcd_leaves_none_of_our_own(helm: Path) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_bad_values_are_refused(helm: Path, values: Object, named: str) -> None:
-    """What cannot be meant is refused before anything is installed, by its name."""
+def test_bad_values_are_rejected(helm: Path, values: Object, named: str) -> None:
+    """Invalid values are rejected by name before anything is installed."""
     done = call(helm, "template", "evenkeel", CHART, "--kube-version=1.34.0", values=values)
     assert done.returncode != 0
     assert named in done.stderr
@@ -228,8 +228,8 @@ def dashboard(objects: list[Object]) -> Any:
     return msgspec.json.decode(text)
 
 
-def test_a_dashboard_where_it_is_asked_for(helm: Path) -> None:
-    """Grafana's sidecar finds one dashboard by its label; without the flag there is none, nor a ServiceMonitor."""
+def test_the_dashboard_is_optional(helm: Path) -> None:
+    """Grafana's sidecar finds the dashboard by its label; by default there is none, nor a ServiceMonitor."""
     [found] = [
         o for o in of_kind(render(helm, NAMED["extras"]), "ConfigMap") if o["metadata"]["name"].endswith("dashboard")
     ]
@@ -239,8 +239,8 @@ def test_a_dashboard_where_it_is_asked_for(helm: Path) -> None:
     assert of_kind(plain, "ServiceMonitor") == []
 
 
-def test_the_dashboard_asks_for_metrics_that_exist(helm: Path) -> None:
-    """Every name is one that operator, sidecar or store export: other tests hold their pages to exactly those."""
+def test_the_dashboard_uses_documented_metrics(helm: Path) -> None:
+    """Other tests verify that the pages list exactly the exported metrics."""
     pages = "".join((ROOT / "docs" / f"{page}.md").read_text() for page in ("operator", "sidecar", "store"))
     documented = set(re.findall(r"`(evenkeel_(?:operator|raft|store)_\w+)`", pages))
     board = dashboard(render(helm, NAMED["extras"]))
@@ -253,8 +253,8 @@ def test_the_dashboard_asks_for_metrics_that_exist(helm: Path) -> None:
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
 
 
-def test_the_dashboard_counts_what_grows_and_shows_what_is(helm: Path) -> None:
-    """Counters are asked for by their rate, gauges as they are."""
+def test_the_dashboard_uses_rates_of_counters(helm: Path) -> None:
+    """Counters are shown by their rate, gauges by their value."""
     for panel in dashboard(render(helm, NAMED["extras"]))["panels"]:
         for target in panel.get("targets", ()):
             [name] = re.findall(r"evenkeel_\w+", target["expr"])
@@ -262,7 +262,7 @@ def test_the_dashboard_counts_what_grows_and_shows_what_is(helm: Path) -> None:
 
 
 def test_service_monitors_find_their_services(helm: Path) -> None:
-    """Their labels are those of the Services that the chart and the operator make, and so are their ports."""
+    """Their labels and ports match the Services of the chart and of the operator."""
     objects = render(helm, NAMED["extras"])
     cluster = StoreCluster.model_validate(
         {"metadata": {"name": "main", "namespace": "shop"}, "spec": {"stores": 3, "storage": {"size": "1Gi"}}}
@@ -277,15 +277,15 @@ def test_service_monitors_find_their_services(helm: Path) -> None:
     assert len(of_kind(objects, "ServiceMonitor")) == 2
 
 
-def test_stores_of_served_namespaces_are_measured(helm: Path) -> None:
-    """Where some namespaces are served, nobody looks into others."""
+def test_only_served_namespaces_are_monitored(helm: Path) -> None:
+    """The ServiceMonitor selects the served namespaces."""
     values = {**NAMED["extras"], "rbac": {"scope": "namespace", "namespaces": ["shop", "jobs"]}}
     monitors = {o["metadata"]["name"]: o["spec"] for o in of_kind(render(helm, values), "ServiceMonitor")}
     assert monitors["evenkeel-stores"]["namespaceSelector"] == {"matchNames": ["shop", "jobs"]}
 
 
 def test_cert_manager_signs_for_etcd(helm: Path) -> None:
-    """Every Secret with a certificate that pods mount is one that a Certificate fills, by an Issuer that is there."""
+    """A Certificate with an existing Issuer fills every Secret that pods mount."""
     objects = render(helm, NAMED["cert-manager"])
     certificates, issuers = of_kind(objects, CERTIFICATE.name), of_kind(objects, ISSUER.name)
     filled = {one["spec"]["secretName"] for one in certificates}
@@ -303,7 +303,7 @@ def test_cert_manager_signs_for_etcd(helm: Path) -> None:
 
 
 def test_a_full_etcd_is_not_restarted(helm: Path) -> None:
-    """`/health` fails while the quota is used up, and restarting members frees no space."""
+    """`/health` fails while the quota is used up, but restarts free no space."""
     [etcd] = of_kind(render(helm, NAMED["bundled"]), "StatefulSet")
     [container] = etcd["spec"]["template"]["spec"]["containers"]
     paths = {

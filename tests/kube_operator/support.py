@@ -1,4 +1,4 @@
-"""Resources to make manifests of, and an API server that is a dictionary."""
+"""Resources for manifests, and an API server in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def store_cluster(name: str = "main", *, uid: str = "u1", **spec: Any) -> StoreC
 
 
 class FakeKube:
-    """Keeps objects, gives versions, and can be away, or keep whoever asks waiting."""
+    """An API server in memory; it can be unreachable, or delay its answers."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[Kind, str, str], Object] = {}
@@ -76,7 +76,7 @@ class FakeKube:
         return Answer(201 if live is None else 200, self._keep(key, subject))
 
     async def merge(self, kind: Kind, name: str, namespace: str, patch: Object) -> Object:
-        """Of metadata alone; an object without finalizers that is being deleted goes."""
+        """Merge a patch of metadata; an object that is being deleted goes with its last finalizer."""
         await self._called(f"merge {kind.name} {name}")
         key = (kind, namespace, name)
         live = self.objects[key]
@@ -118,12 +118,12 @@ class FakeKube:
         return self._keep((kind, namespace, name), {**live, "status": status})
 
     def add_fields(self, kind: Kind, name: str, namespace: str = "shop", **fields: Any) -> str:
-        """Change an object as somebody else does; returns its version."""
+        """Change an object as another client does; return its version."""
         live = self.objects[kind, namespace, name]
         return str(self._keep((kind, namespace, name), {**live, **fields})["metadata"]["resourceVersion"])
 
     def skip_to(self, version: int) -> None:
-        """Give only newer versions from now on."""
+        """Use only newer versions from now on."""
         self._versions = itertools.count(version + 1)
 
     def add(self, kind: Kind, name: str, namespace: str = "shop", **fields: Any) -> Object:
@@ -149,6 +149,6 @@ class FakeKube:
 
 
 async def turns(number: int = 50) -> None:
-    """Let everything that can go on now do so."""
+    """Let all tasks run until they wait."""
     for _ in range(number):
         await asyncio.sleep(0)

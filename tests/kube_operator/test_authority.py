@@ -1,4 +1,4 @@
-"""Certificates and tokens that follow from a seed."""
+"""Certificates and access tokens derived from a seed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 HOSTS = ("*.main.shop.svc", "localhost", "127.0.0.1")
 
 
-def test_the_same_question_has_the_same_answer() -> None:
+def test_issuing_is_deterministic() -> None:
     """Another replica, or the same one later in the period, issues the same bytes."""
     one = Authority(SEED, "shop/main").issue("store", HOSTS, now=NOW)
     two = Authority(SEED, "shop/main").issue("store", HOSTS, now=NOW + timedelta(hours=1))
@@ -26,8 +26,8 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert Authority(SEED, "shop/main").certificate == Authority(SEED, "shop/main").certificate
 
 
-def test_other_questions_have_other_answers() -> None:
-    """Other clusters, subjects, seeds and periods share no key."""
+def test_keys_are_not_shared() -> None:
+    """Other clusters, subjects, seeds and periods have other keys."""
     base = Authority(SEED, "shop/main").issue("store", HOSTS, now=NOW)
     others = [
         Authority(SEED, "shop/other").issue("store", HOSTS, now=NOW),
@@ -41,8 +41,8 @@ def test_other_questions_have_other_answers() -> None:
 
 
 @pytest.mark.parametrize("days", range(0, 400, 37))
-def test_what_is_issued_is_good_for_half_a_year(days: int) -> None:
-    """However late in a period it is asked for, and a little before too, in case clocks differ."""
+def test_certificates_are_valid_for_half_a_year(days: int) -> None:
+    """A certificate issued late in a period is valid as long, and one for skewed clocks a little earlier."""
     now = NOW + timedelta(days=days)
     issued = x509.load_pem_x509_certificate(Authority(SEED, "a").issue("b", HOSTS, now=now).certificate.encode())
     assert issued.not_valid_before_utc <= now - timedelta(days=1)
@@ -87,7 +87,7 @@ async def greet(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> by
 
 
 async def test_both_ends_accept_each_other(tmp_path: Path) -> None:
-    """OpenSSL, as strict as it can be, takes certificates of one authority at both ends, by any of their names."""
+    """OpenSSL in strict mode accepts certificates of one authority at both ends, by any of their names."""
     authority = Authority(SEED, "shop/main")
     now = datetime.now(UTC)
     store, client = authority.issue("store", HOSTS, now=now), authority.issue("client", (), now=now)

@@ -1,4 +1,4 @@
-"""A controller for each StoreCluster."""
+"""One controller for each StoreCluster."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def resources(key: Key) -> KubeResources:
     )
 
 
-async def test_credentials_that_were_put_right_are_used() -> None:
-    """Another way to etcd is another controller; the same way is the same one."""
+async def test_new_credentials_restart_the_controller() -> None:
+    """A new connection to etcd starts a new controller; the same connection keeps it."""
     ways, asked = [MemoryMetastore(), MemoryMetastore()], [0, 0, 1, 1]
     asks = iter(asked)
 
@@ -49,5 +49,5 @@ async def test_credentials_that_were_put_right_are_used() -> None:
     assert [(await one.get(KEYS.epoch) is not None) for one in ways] == [True, True]
     found = await ways[1].get(KEYS.epoch)
     assert found is not None
-    assert found.version == 1, "it took charge once"
+    assert found.version == 1, "it acquired the epoch once"
     await controllers.close()

@@ -1,4 +1,4 @@
-"""Stores on nodes that take no more pods."""
+"""Leadership of stores on cordoned nodes."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ PODS = [pod("main-0", "a"), pod("main-1", "b"), pod("main-2", "")]
     ],
     ids=["no node is closed", "one is", "another is", "all are"],
 )
-def test_whose_node_is_closed(closed: tuple[str, ...], expected: dict[str, str]) -> None:
-    """Pods that are on such a node, by what tells them from their successors; nobody where nobody else could lead."""
+def test_pods_on_cordoned_nodes(closed: tuple[str, ...], expected: dict[str, str]) -> None:
+    """Pods on cordoned nodes are found by uid; none if no other store could lead."""
     nodes = {name: {"spec": {"unschedulable": name in closed}} for name in "abc"}
     assert on_cordoned_nodes(PODS, nodes) == expected
 
 
-def test_nodes_that_nobody_may_read() -> None:
-    """Nothing is known of them, so nothing is done."""
+def test_unreadable_nodes() -> None:
+    """Without access to Nodes no order is given."""
     assert on_cordoned_nodes(PODS, {}) == {}
 
 
@@ -51,12 +51,12 @@ async def orders(metastore: MemoryMetastore) -> dict[str, str]:
 
 
 async def in_charge(metastore: MemoryMetastore) -> FencedMetastore:
-    """The way of whoever is in charge of the StoreCluster."""
+    """The fenced connection of the current operator."""
     return FencedMetastore(metastore, await acquire_epoch(metastore, KEYS.epoch, "tests"))
 
 
 async def test_orders_follow_the_nodes() -> None:
-    """They are there for whom they should be, and name the pod that is meant."""
+    """Orders exist for exactly the stores on cordoned nodes, and name their pods."""
     metastore, cordons = MemoryMetastore(), Cordons()
     way = await in_charge(metastore)
     await cordons.reconcile(way, KEYS, {"main-0": "u0", "main-1": "u1"})
@@ -68,7 +68,7 @@ async def test_orders_follow_the_nodes() -> None:
 
 
 async def test_nothing_is_written_twice() -> None:
-    """A look that finds everything as it was only extends the lease."""
+    """A reconciliation without a change only extends the lease."""
     metastore, cordons = MemoryMetastore(), Cordons()
     way = await in_charge(metastore)
     await cordons.reconcile(way, KEYS, {"main-0": "u0"})
@@ -77,8 +77,8 @@ async def test_nothing_is_written_twice() -> None:
     assert (await metastore.range(KEYS.inhibitions())).kvs == before
 
 
-async def test_orders_whose_lease_has_ended_are_given_again() -> None:
-    """As when nobody could look for a while."""
+async def test_orders_with_an_expired_lease_are_written_again() -> None:
+    """An operator that could not reconcile for a while writes its orders again."""
     metastore, cordons = MemoryMetastore(), Cordons()
     way = await in_charge(metastore)
     await cordons.reconcile(way, KEYS, {"main-0": "u0"})
@@ -91,7 +91,7 @@ async def test_orders_whose_lease_has_ended_are_given_again() -> None:
 
 
 class Forgetful(MemoryMetastore):
-    """Carries transactions out, and may lose the answers."""
+    """Executes transactions, but may lose the responses."""
 
     answers = True
 
@@ -102,8 +102,8 @@ class Forgetful(MemoryMetastore):
         return result
 
 
-async def test_an_order_that_may_be_out_does_not_outlive_its_node() -> None:
-    """Though nobody was told that it was given, and others are extended for as long as their nodes are closed."""
+async def test_an_order_with_unknown_outcome_expires() -> None:
+    """An order whose write had an unknown outcome is not extended with the others."""
     clock = VirtualClock()
     metastore, cordons = Forgetful(clock=clock), Cordons()
     way = await in_charge(metastore)
@@ -118,8 +118,8 @@ async def test_an_order_that_may_be_out_does_not_outlive_its_node() -> None:
     assert await orders(metastore) == {"main-1": "u1"}
 
 
-async def test_who_is_no_longer_in_charge_gives_no_orders() -> None:
-    """As an operator that was paused, and whose successor has opened the node again."""
+async def test_a_fenced_operator_gives_no_orders() -> None:
+    """An operator that was suspended cannot write orders after its successor took over."""
     metastore, cordons = MemoryMetastore(), Cordons()
     way = await in_charge(metastore)
     await in_charge(metastore)
@@ -129,7 +129,7 @@ async def test_who_is_no_longer_in_charge_gives_no_orders() -> None:
 
 
 async def test_very_many_stores() -> None:
-    """More than a transaction takes."""
+    """More orders than fit into one transaction are written."""
     metastore, cordons = MemoryMetastore(), Cordons()
     way = await in_charge(metastore)
     many = {f"main-{number}": f"u{number}" for number in range(300)}

@@ -1,4 +1,4 @@
-"""CRDs of another release than the operator's are found and reported."""
+"""CRDs of another release than the operator's are detected and reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.kube_operator.support import FakeKube
 
 @pytest.fixture
 def kube() -> FakeKube:
-    """An API server with the definitions of this release."""
+    """An API server with the CRDs of this release."""
     made = FakeKube()
     for kind in PRESENTATIONS:
         found = crd(kind)
@@ -35,14 +35,14 @@ def notes(kube: FakeKube, name: str) -> dict[str, Any]:
     return found
 
 
-async def test_definitions_of_this_release_match(kube: FakeKube) -> None:
-    """Whatever else is noted on them."""
+async def test_crds_of_this_release_match(kube: FakeKube) -> None:
+    """Other annotations on the CRDs do not matter."""
     notes(kube, "tables.evenkeel.dev")["helm.sh/resource-policy"] = "keep"
     assert await check(kube) == ""
 
 
-async def test_others_are_named_with_the_remedy(kube: FakeKube) -> None:
-    """Those of another release, of one that noted nothing yet, and those that are missing."""
+async def test_mismatched_crds_are_named_with_the_remedy(kube: FakeKube) -> None:
+    """Reported are CRDs of another release, without a schema annotation, and missing ones."""
     notes(kube, "tables.evenkeel.dev")[SCHEMA_ANNOTATION] = "0123456789abcdef"
     del kube.objects[CUSTOM_RESOURCE_DEFINITION, "", "storeclusters.evenkeel.dev"]["metadata"]["annotations"]
     del kube.objects[CUSTOM_RESOURCE_DEFINITION, "", "rebalanceplans.evenkeel.dev"]
@@ -54,8 +54,8 @@ async def test_others_are_named_with_the_remedy(kube: FakeKube) -> None:
     assert "`kubectl apply --server-side -f crds/`" in found
 
 
-async def test_an_operator_of_one_namespace_goes_without(kube: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may not read definitions, and does not have to."""
+async def test_an_operator_of_one_namespace_skips_the_check(kube: FakeKube, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may not read CRDs."""
 
     async def forbidden(kind: Kind, name: str, namespace: str = "") -> None:
         raise ApiForbiddenError("no", status=403)
@@ -66,7 +66,7 @@ async def test_an_operator_of_one_namespace_goes_without(kube: FakeKube, monkeyp
 
 @pytest.mark.parametrize(("crds", "line"), [("", " 1.0"), ("others", " 0.0"), (None, None)])
 def test_the_metric(crds: str | None, line: str | None) -> None:
-    """1 where they match, 0 where not, and none where nobody knows."""
+    """The metric is 1 if the CRDs match, 0 if not, and absent if that is unknown."""
     health = OperatorHealth()
     health.crds = crds
     page = OperatorMetrics(health, dict).render().decode()

@@ -1,4 +1,4 @@
-"""Members of the chart's own etcd that begin without data: the first time, and after their volume is gone."""
+"""Members of the bundled etcd that start without data: new ones, and after the loss of their volume."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(not find_etcd().survives_kill, reason="members a
 
 
 def config_map(folder: Path, cluster: EtcdCluster, lost: EtcdServer, *, formed: bool) -> Path:
-    """What the chart mounts."""
+    """The ConfigMap as the chart mounts it."""
     folder.mkdir(exist_ok=True)
     config = {
         "name": "$(POD_NAME)",
@@ -38,7 +38,7 @@ def config_map(folder: Path, cluster: EtcdCluster, lost: EtcdServer, *, formed: 
 
 
 def again(cluster: EtcdCluster, lost: EtcdServer, state: str) -> EtcdServer:
-    """The same member, started as its configuration says."""
+    """The same member, started with its configuration."""
     server = EtcdServer(
         lost.data_dir,
         name=lost.name,
@@ -56,7 +56,7 @@ def new_cluster(folder: Path) -> EtcdCluster:
 
 
 async def test_a_member_without_its_data_is_replaced(tmp_path: Path) -> None:
-    """It comes back as another member, has every key, and the cluster survives the loss of a second one."""
+    """It returns as a new member with every key, and the cluster survives the loss of a second one."""
     async with new_cluster(tmp_path) as cluster, EtcdMetastore(settings_for(*cluster.endpoints)) as store:
         await store.txn(put("/kept", b"value"))
         lost = cluster.members[2]
@@ -78,8 +78,8 @@ async def test_a_member_without_its_data_is_replaced(tmp_path: Path) -> None:
         assert found.value == b"value"
 
 
-async def test_a_replacement_that_was_interrupted_is_finished(tmp_path: Path) -> None:
-    """Whether it was removed only, or added already, asking once more adds it once."""
+async def test_an_interrupted_replacement_is_finished(tmp_path: Path) -> None:
+    """Whether the old member was only removed or the new one already added, a retry adds it once."""
     async with new_cluster(tmp_path) as cluster:
         lost = cluster.members[1]
         await lost.kill()
@@ -96,8 +96,8 @@ async def test_a_replacement_that_was_interrupted_is_finished(tmp_path: Path) ->
         await again(cluster, lost, "existing").start()
 
 
-async def test_data_is_gone_on_with(tmp_path: Path) -> None:
-    """A member that has data asks nobody, and stays who it is."""
+async def test_a_member_with_data_starts_with_it(tmp_path: Path) -> None:
+    """It asks no other member, and keeps its identity."""
     async with new_cluster(tmp_path) as cluster:
         whole = cluster.members[0]
         folder = config_map(tmp_path / "map", cluster, whole, formed=True)
@@ -105,8 +105,8 @@ async def test_data_is_gone_on_with(tmp_path: Path) -> None:
         assert config["initial-cluster-state"] == "new"
 
 
-async def test_the_first_start_waits_for_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the cluster has been formed nobody answers, and it is formed; afterwards an empty member waits."""
+async def test_only_the_first_start_does_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty member starts before the cluster has been formed; afterwards it waits for the others."""
     monkeypatch.setattr(etcd_member, "_REQUEST_TIMEOUT_SECONDS", 0.3)
     cluster = new_cluster(tmp_path)
     first = cluster.members[0]
@@ -142,8 +142,8 @@ async def test_the_first_start_waits_for_nobody(tmp_path: Path, monkeypatch: pyt
         await cluster.terminate()
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line says which file is wrong."""
+def test_an_invalid_configuration_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line names the file."""
     arguments = ("--name=etcd-0", f"--config-map={tmp_path}", "--endpoints=http://127.0.0.1:1")
     assert main([*arguments, f"--output={tmp_path / 'out'}"]) == 1
     [said] = capsys.readouterr().err.splitlines()

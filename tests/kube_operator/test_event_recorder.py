@@ -12,8 +12,8 @@ def with_conditions(*entries: tuple[str, str, str]) -> Object:
     return {"kind": TABLE.name, "status": {"conditions": conditions}}
 
 
-def test_conditions_that_turn_are_events() -> None:
-    """Each once, as a warning where it is bad; what stays the same is none."""
+def test_transitions_are_events() -> None:
+    """Each transition is one Event, a warning if it is bad; an unchanged condition is none."""
     before = with_conditions(("Ready", "True", "AsExpected"), ("Degraded", "False", "AsExpected"))
     after = with_conditions(("Ready", "True", "AsExpected"), ("Degraded", "True", "NoQuorum"))
     [event] = transitions(before, after)
@@ -23,18 +23,18 @@ def test_conditions_that_turn_are_events() -> None:
     assert (back.warning, back.reason) == (False, "Degraded")
 
 
-def test_the_first_status_tells_little() -> None:
-    """That nothing is wrong is no news."""
+def test_the_first_status_has_few_events() -> None:
+    """Conditions that are as expected from the start are no Events."""
     fresh = with_conditions(("Ready", "False", "Reconciling"), ("Degraded", "False", "AsExpected"))
     assert [event.reason for event in transitions({}, fresh)] == ["Reconciling"]
 
 
-def test_a_rebalance_is_told_once() -> None:
-    """That it goes on and that the table is not balanced are one thing; where reasons differ they are two."""
+def test_a_rebalance_is_one_event() -> None:
+    """Progressing and Balanced of one rebalance are one Event; with different reasons they are two."""
 
     def subject(progressing: str, balanced: str, *reasons: str) -> Object:
-        told = zip(("Progressing", "Balanced"), (progressing, balanced), reasons, strict=True)
-        conditions = [{"type": kind, "status": status, "reason": reason} for kind, status, reason in told]
+        pairs = zip(("Progressing", "Balanced"), (progressing, balanced), reasons, strict=True)
+        conditions = [{"type": kind, "status": status, "reason": reason} for kind, status, reason in pairs]
         return {"metadata": {"uid": "u"}, "status": {"conditions": conditions}}
 
     calm = subject("False", "True", "AsExpected", "AsExpected")

@@ -1,4 +1,4 @@
-"""Statuses on their way: the newest of each object, not too often, read back at once."""
+"""Status writes: the newest of each object, rate-limited, and readable at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kube_operator.support import FakeKube, turns
 
 
 class OlderCrds(FakeKube):
-    """An API server whose CRDs list the types of conditions that they allow."""
+    """An API server whose CRDs enumerate the condition types that they allow."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class OlderCrds(FakeKube):
 
 
 class Scene:
-    """An API server in memory, and time that stands still."""
+    """An API server in memory and a virtual clock."""
 
     def __init__(self) -> None:
         self.kube = OlderCrds()
@@ -71,7 +71,7 @@ async def scene() -> AsyncIterator[Scene]:
 
 
 async def test_the_first_is_written_at_once(scene: Scene) -> None:
-    """And the cache knows of it before any watch does."""
+    """The cache has it before any watch event."""
     scene.statuses.set(scene.subject, {"moving": 1})
     assert scene.statuses.of(scene.subject) == {"moving": 1}
     await turns()
@@ -82,7 +82,7 @@ async def test_the_first_is_written_at_once(scene: Scene) -> None:
 
 
 async def test_a_burst_is_two_writes(scene: Scene) -> None:
-    """What comes too early waits, and only the newest is written then."""
+    """Of the statuses within the interval only the newest is written."""
     for moving in range(10):
         scene.statuses.set(scene.subject, {"moving": moving})
         await turns()
@@ -94,8 +94,8 @@ async def test_a_burst_is_two_writes(scene: Scene) -> None:
     assert scene.statuses.written == 2
 
 
-async def test_the_same_is_not_written(scene: Scene) -> None:
-    """Neither what is there, nor what waits."""
+async def test_an_unchanged_status_is_not_written(scene: Scene) -> None:
+    """Neither a status that is written nor one that is pending is written again."""
     scene.statuses.set(scene.subject, {"moving": 1})
     await turns()
     scene.clock.advance(5)
@@ -104,8 +104,8 @@ async def test_the_same_is_not_written(scene: Scene) -> None:
     assert scene.statuses.written == 1
 
 
-async def test_an_api_server_that_is_away_gets_it_later(scene: Scene) -> None:
-    """Nothing is lost, and nobody asks it all the time."""
+async def test_an_unreachable_api_server_gets_the_status_later(scene: Scene) -> None:
+    """The write is retried, but not continuously."""
     scene.kube.away = True
     scene.statuses.set(scene.subject, {"moving": 1})
     for _ in range(20):
@@ -120,7 +120,7 @@ async def test_an_api_server_that_is_away_gets_it_later(scene: Scene) -> None:
 
 
 async def test_another_object_of_the_name_keeps_its_status(scene: Scene) -> None:
-    """A status is for the object it was set for, and for no successor."""
+    """A status belongs to the object it was set for, not to its successor."""
     scene.kube.add(TABLE, "orders")["metadata"]["uid"] = "other"
     scene.kube.objects[TABLE, "shop", "orders"]["metadata"]["uid"] = "other"
     scene.statuses.set(scene.subject, {"moving": 1})
@@ -130,42 +130,42 @@ async def test_another_object_of_the_name_keeps_its_status(scene: Scene) -> None
     assert scene.writes == []
 
 
-def told(**conditions: str) -> Object:
+def status_with(**conditions: str) -> Object:
     return {"moving": 1, "conditions": [{"type": kind, "status": status} for kind, status in conditions.items()]}
 
 
 async def test_crds_of_the_first_release_get_the_conditions_they_know(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """They refuse a whole status for one condition; Ready has to be true all the same, and the log says it once."""
-    scene.statuses.set(scene.subject, told(Ready="True"))
+    """They reject a whole status for one condition; Ready is written nevertheless, and the log has one warning."""
+    scene.statuses.set(scene.subject, status_with(Ready="True"))
     await turns()
     for moving in range(2):
         scene.clock.advance(2)
-        wanted = told(Ready="False", Available="False", Stalled="True", MetastoreMismatch="False")
+        wanted = status_with(Ready="False", Available="False", Stalled="True", MetastoreMismatch="False")
         scene.statuses.set(scene.seen(), wanted | {"moving": moving})
         await turns()
-        assert scene.written() == told(Ready="False") | {"moving": moving}
+        assert scene.written() == status_with(Ready="False") | {"moving": moving}
         assert len(scene.statuses) == 0
     assert scene.kube.calls.count("refused Table orders") == 2
     assert [entry.levelname for entry in caplog.records] == ["WARNING"]
     assert "Unsupported value" in caplog.text
 
 
-async def test_newer_crds_get_all_of_it_as_soon_as_they_are_there(scene: Scene) -> None:
-    """What was left out differs from what is wanted, so the next look writes it."""
-    scene.statuses.set(scene.subject, told(Ready="False", Stalled="True"))
+async def test_newer_crds_get_all_conditions(scene: Scene) -> None:
+    """The omitted conditions differ from the desired status, so the next reconciliation writes them."""
+    scene.statuses.set(scene.subject, status_with(Ready="False", Stalled="True"))
     await turns()
     scene.kube.allowed |= {"Stalled"}
     scene.clock.advance(2)
-    scene.statuses.set(scene.seen(), told(Ready="False", Stalled="True"))
+    scene.statuses.set(scene.seen(), status_with(Ready="False", Stalled="True"))
     await turns()
-    assert scene.written() == told(Ready="False", Stalled="True")
+    assert scene.written() == status_with(Ready="False", Stalled="True")
 
 
-async def test_a_status_that_is_refused_for_another_reason_waits(scene: Scene) -> None:
-    """Leaving conditions out would not help: it is written later, and not twice at once."""
+async def test_a_status_rejected_for_another_reason_is_retried(scene: Scene) -> None:
+    """Omitting conditions would not help, so it is not written again at once."""
     scene.kube.allowed = set()
-    scene.statuses.set(scene.subject, told(Ready="False"))
+    scene.statuses.set(scene.subject, status_with(Ready="False"))
     await turns()
     assert (scene.kube.calls, len(scene.statuses), scene.written()) == (["refused Table orders"], 1, None)

@@ -1,4 +1,4 @@
-"""One leader among candidates."""
+"""Leader election by a Lease."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kube_operator.support import FakeKube, turns
 
 
 class Scene:
-    """An API server in memory, and time that stands still."""
+    """An API server in memory and a virtual clock."""
 
     def __init__(self) -> None:
         self.kube = FakeKube()
@@ -38,16 +38,16 @@ class Scene:
         return self.kube.objects[LEASE, "own", "lease"]["spec"]
 
 
-async def test_the_first_one_leads() -> None:
-    """The Lease is made where it is not there."""
+async def test_the_first_candidate_leads() -> None:
+    """It creates the Lease if it does not exist."""
     scene = Scene()
     await scene.candidate("a").acquire()
     assert scene.spec["holderIdentity"] == "a"
     assert scene.spec["leaseTransitions"] == 0
 
 
-async def test_nobody_takes_what_is_renewed() -> None:
-    """While the leader renews, others wait; they know who leads."""
+async def test_a_renewed_lease_is_not_taken() -> None:
+    """While the leader renews, other candidates wait and know the holder."""
     scene = Scene()
     first, second = scene.candidate("a"), scene.candidate("b")
     await first.acquire()
@@ -61,8 +61,8 @@ async def test_nobody_takes_what_is_renewed() -> None:
     await asyncio.gather(holding, waiting, return_exceptions=True)
 
 
-async def test_a_silent_leader_is_followed() -> None:
-    """After its whole duration, counted from when the candidate saw it last renewed; and it learns that it lost."""
+async def test_an_expired_lease_is_taken() -> None:
+    """A candidate takes it after the whole duration since it saw the last renewal; the old leader notices."""
     scene = Scene()
     first, second = scene.candidate("a"), scene.candidate("b")
     await first.acquire()
@@ -80,7 +80,7 @@ async def test_a_silent_leader_is_followed() -> None:
 
 @pytest.mark.parametrize("how", ["it is away", "it does not answer"])
 async def test_a_leader_stops_before_others_begin(how: str) -> None:
-    """Who cannot renew gives up after two thirds of the time, though nobody has said anything."""
+    """A leader that cannot renew gives up after two thirds of the duration."""
     scene = Scene()
     first = scene.candidate("a")
     await first.acquire()
@@ -97,8 +97,8 @@ async def test_a_leader_stops_before_others_begin(how: str) -> None:
         await holding
 
 
-async def test_a_moment_without_the_api_server_costs_nothing() -> None:
-    """The term goes on if the API server is back in time."""
+async def test_a_short_outage_does_not_end_the_term() -> None:
+    """The term continues if the API server is back in time."""
     scene = Scene()
     first = scene.candidate("a")
     await first.acquire()
@@ -113,8 +113,8 @@ async def test_a_moment_without_the_api_server_costs_nothing() -> None:
     await asyncio.gather(holding, return_exceptions=True)
 
 
-async def test_a_lease_that_is_let_go_is_taken_at_once() -> None:
-    """A leader that ends in good order costs nobody any time."""
+async def test_a_released_lease_is_taken_at_once() -> None:
+    """After an orderly shutdown of the leader another candidate need not wait."""
     scene = Scene()
     first, second = scene.candidate("a"), scene.candidate("b")
     await first.acquire()
@@ -123,11 +123,11 @@ async def test_a_lease_that_is_let_go_is_taken_at_once() -> None:
     await scene.pass_time(1)
     assert waiting.done()
     await first.release()
-    assert scene.spec["holderIdentity"] == "b", "what another has is not ours to let go"
+    assert scene.spec["holderIdentity"] == "b", "a Lease of another holder is not released"
 
 
 async def test_a_lease_of_another_program_is_left_alone() -> None:
-    """It is neither taken when it has run out nor changed; a Lease of an earlier release is recognized."""
+    """It is neither taken after it expired nor changed; a Lease of an earlier release is recognized."""
     scene = Scene()
     theirs = scene.kube.add(LEASE, "lease", "own", spec={"holderIdentity": "", "leaseDurationSeconds": 1})
     waiting = asyncio.create_task(scene.candidate("a").acquire())

@@ -1,4 +1,4 @@
-"""What is made of a StoreCluster."""
+"""Manifests of a StoreCluster's objects."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def containers(spec: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return raft, store
 
 
-def test_the_sidecar_is_a_native_one() -> None:
-    """It is there before the store, goes on running, and ends after it."""
+def test_the_sidecar_is_native() -> None:
+    """It starts before the store, keeps running, and stops after it."""
     raft, store = containers(pod())
     assert (raft["name"], raft["restartPolicy"]) == ("raft", "Always")
     assert "startupProbe" in raft
@@ -40,7 +40,7 @@ def test_the_sidecar_is_a_native_one() -> None:
 
 @pytest.mark.parametrize("settings", [SETTINGS, PLAIN], ids=["tls", "plain"])
 def test_programs_understand_their_arguments(settings: PodSettings) -> None:
-    """What pods are told is what the programs take, once Kubernetes has filled in names."""
+    """The programs accept the arguments of the pods, once Kubernetes has substituted names."""
     keys = frozenset({"ca.crt", "tls.crt", "tls.key"})
     access = MetastoreAccess(endpoints=("https://etcd:2379",), secret="main-metastore", keys=keys, server_name="etcd")
     raft, store = containers(pod(settings, access))
@@ -77,7 +77,7 @@ def filled(container: dict[str, Any], known: dict[str, str]) -> list[str]:
 
 
 def test_both_containers_see_the_same_files() -> None:
-    """Snapshots pass as paths, so data and sockets are at the same place in both."""
+    """Containers exchange snapshots as paths, so data and sockets have the same paths in both."""
     raft, store = containers(pod())
     shared = {"data", "sockets"}
     mounts = [
@@ -111,7 +111,7 @@ def test_pods_are_restricted() -> None:
 
 
 def test_the_database_follows_the_limits() -> None:
-    """Memory is that of the container, not of the machine."""
+    """The memory of the database follows the container's limit, not the node."""
     limits = {"memory": "1Gi", "cpu": "1500m"}
     _, store = containers(pod(resources={"store": {"limits": limits}}))
     options = parse_store_options(filled(store, {"POD_NAME": "main-0", "POD_UID": "", "NODE_NAME": ""}), {})
@@ -120,29 +120,29 @@ def test_the_database_follows_the_limits() -> None:
 
 
 def test_raft_s_logs_follow_the_limits() -> None:
-    """They are in memory, so they are kept within a quarter of what the container may have."""
+    """Logs are in memory, and are limited to a quarter of the container's memory."""
     raft, _ = containers(pod(resources={"raft": {"limits": {"memory": "1Gi"}}}))
     options = parse_raft_options(filled(raft, {"POD_NAME": "main-0", "POD_UID": "", "NODE_NAME": ""}), {})
     assert options.host.keep_logs_bytes == 2**28
 
 
 def test_no_limits_are_no_arguments() -> None:
-    """Without limits the processes decide by themselves."""
+    """Without limits the processes use their defaults."""
     raft, store = containers(pod())
     assert not [argument for argument in store["args"] if argument.startswith("--memory")]
     assert not [argument for argument in raft["args"] if argument.startswith("--keep")]
 
 
 def test_another_state_machine() -> None:
-    """Whatever speaks the socket can stand in the store's place."""
+    """Any program that implements the socket protocol can replace the store."""
     command = tuple(shlex.split("python3 -m mine --fast"))
     _, store = containers(pod(PodSettings(image="i", store_command=command)))
     assert store["command"] == ["python3"]
     assert store["args"][:3] == ["-m", "mine", "--fast"]
 
 
-def test_stores_ask_each_other() -> None:
-    """A store trusts the others' authority; one that is not to heal by itself is told so."""
+def test_store_arguments() -> None:
+    """A store trusts the authority of the others; `healing: Manual` turns off self-healing."""
     _, store = containers(pod())
     assert "--tls-ca=/etc/evenkeel/tls/ca.crt" in store["args"]
     assert "--heal=no" not in store["args"]
@@ -152,7 +152,7 @@ def test_stores_ask_each_other() -> None:
 
 
 def test_stores_are_apart() -> None:
-    """Two stores of a cluster are never on one node, unless that was allowed; zones are shared fairly."""
+    """Two stores of a cluster are never on one node, unless allowed; they are spread over zones."""
     hard, soft = pod(), pod(PodSettings(image="i", apart=False))
     assert "requiredDuringSchedulingIgnoredDuringExecution" in hard["affinity"]["podAntiAffinity"]
     assert "affinity" not in soft
@@ -161,7 +161,7 @@ def test_stores_are_apart() -> None:
 
 
 def test_a_user_and_a_password_for_etcd() -> None:
-    """The user comes by the environment and the password as a file: neither is in the pod's text."""
+    """The user comes from the environment and the password from a file: neither is in the pod's spec."""
     access = MetastoreAccess(endpoints=("http://e:1",), secret="etcd-login", keys=frozenset({"username", "password"}))
     raft, _ = containers(pod(PLAIN, access))
     [user] = [entry for entry in raft["env"] if entry["name"] == "EVENKEEL_ETCD_USER"]
@@ -169,8 +169,8 @@ def test_a_user_and_a_password_for_etcd() -> None:
     assert "--etcd-password-file=/etc/evenkeel/metastore/password" in raft["args"]
 
 
-def test_the_set_comes_up_at_once_and_keeps_its_volumes() -> None:
-    """Stores start together; volumes outlive the set, and go with stores that were emptied."""
+def test_the_set_starts_in_parallel_and_keeps_its_volumes() -> None:
+    """Stores start together; volumes outlive the StatefulSet."""
     spec = stateful_set.stateful_set(store_cluster(), SETTINGS, ACCESS, replicas=4)["spec"]
     assert (spec["podManagementPolicy"], spec["replicas"]) == ("Parallel", 4)
     assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
@@ -179,8 +179,8 @@ def test_the_set_comes_up_at_once_and_keeps_its_volumes() -> None:
     assert "storageClassName" not in claim["spec"]
 
 
-def test_what_cannot_change_about_a_set_stays() -> None:
-    """A larger volume leaves the template as it is, which the API server would refuse to change."""
+def test_immutable_fields_of_a_set_stay() -> None:
+    """A larger volume does not change the claim template, which the API server would reject."""
     live = stateful_set.stateful_set(store_cluster(), SETTINGS, ACCESS, replicas=3)
     larger = store_cluster(storage={"size": "20Gi"})
     again = stateful_set.stateful_set(larger, SETTINGS, ACCESS, replicas=3, live=live)
@@ -188,7 +188,7 @@ def test_what_cannot_change_about_a_set_stays() -> None:
 
 
 def test_another_revision_replaces_pods() -> None:
-    """Renewed certificates change the template, so that pods are replaced one by one."""
+    """Renewed certificates change the template, so pods are replaced one at a time."""
     one, two = (
         stateful_set.stateful_set(store_cluster(), SETTINGS, ACCESS, replicas=3, revision=revision)["spec"]["template"]
         for revision in ("1", "2")
@@ -196,21 +196,21 @@ def test_another_revision_replaces_pods() -> None:
     assert one != two
 
 
-def test_the_service_tells_of_pods_that_are_not_ready() -> None:
+def test_the_service_includes_pods_that_are_not_ready() -> None:
     """Stores find each other by name before they are ready."""
     spec = stateful_set.service(store_cluster())["spec"]
     assert (spec["clusterIP"], spec["publishNotReadyAddresses"]) == ("None", True)
 
 
-def test_the_budget_never_holds_up_a_drain_for_good() -> None:
-    """One pod at a time may go, and one that is not ready always; those that are away and empty do not count."""
+def test_the_budget_never_blocks_a_drain_for_good() -> None:
+    """One ready pod at a time may be evicted; unavailable pods without replicas do not count."""
     spec = stateful_set.budget(store_cluster())["spec"]
     assert (spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"]) == (1, "AlwaysAllow")
     assert stateful_set.budget(store_cluster(), idle=2)["spec"]["maxUnavailable"] == 3
 
 
-def test_everything_goes_with_its_store_cluster() -> None:
-    """What is in the same namespace has an owner; what is elsewhere cannot have one."""
+def test_objects_have_an_owner() -> None:
+    """Objects in the same namespace have an ownerReference; others have the annotation."""
     cluster = store_cluster(clientNamespaces=["jobs", "shop"])
     made = [stateful_set.service(cluster), stateful_set.budget(cluster), stateful_set.service_account(cluster)]
     own, elsewhere = secrets.client_secrets(cluster, token="t")
@@ -220,8 +220,8 @@ def test_everything_goes_with_its_store_cluster() -> None:
     assert "ownerReferences" not in elsewhere["metadata"]
 
 
-def test_what_clients_get() -> None:
-    """Endpoints of all stores, a token and, with TLS, whom to trust."""
+def test_client_secrets() -> None:
+    """They have the endpoints of all stores, an access token and, with TLS, the certificate authority."""
     [secret] = secrets.client_secrets(store_cluster(stores=2), token="t0ken", authority="PEM")
     data = {name: base64.b64decode(value).decode() for name, value in secret["data"].items()}
     assert data == {

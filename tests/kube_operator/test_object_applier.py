@@ -1,4 +1,4 @@
-"""Applying objects: nothing is sent where all is well, and nobody's objects are taken."""
+"""Applying objects: nothing is sent for unchanged objects, and objects of other owners are not changed."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ WANTED = stateful_set.service(store_cluster())
     ],
 )
 def test_covers(live: Any, wanted: Any, expected: bool) -> None:
-    """Everything wanted has to be there; what the API server adds does not count, lists aside."""
+    """Every desired field must be present; fields that the API server adds are ignored, except in lists."""
     assert covers(live, wanted) is expected
 
 
 async def test_created_updated_unchanged() -> None:
-    """The answer says what was done, and the second time nothing is even sent."""
+    """The result says what was done; an unchanged object is not sent again."""
     kube = FakeKube()
     applier = Applier(cast(Kube, kube))
     assert await applier.apply(WANTED) is Applied.CREATED
@@ -50,8 +50,8 @@ async def test_created_updated_unchanged() -> None:
     assert await applier.apply(other) is Applied.UPDATED
 
 
-async def test_what_is_seen_to_differ_is_applied() -> None:
-    """Where the object is watched, somebody's change is put right; what is as wanted is left alone."""
+async def test_a_watched_object_that_differs_is_applied() -> None:
+    """A change by another client is reverted; an object that is as desired is not sent."""
     kube = FakeKube()
     applier = Applier(cast(Kube, kube))
     await applier.apply(WANTED)
@@ -64,8 +64,8 @@ async def test_what_is_seen_to_differ_is_applied() -> None:
     assert kube.calls[-1] == "apply Service by force"
 
 
-async def test_a_field_that_is_no_longer_wanted_is_removed() -> None:
-    """Nothing wanted is missing, and yet there is something to do: the digest says so."""
+async def test_a_field_that_is_no_longer_desired_is_removed() -> None:
+    """All desired fields are present, but the digest differs."""
     kube = FakeKube()
     applier = Applier(cast(Kube, kube))
     await applier.apply(WANTED)
@@ -77,14 +77,14 @@ async def test_a_field_that_is_no_longer_wanted_is_removed() -> None:
 
 
 def test_the_digest_is_of_the_content() -> None:
-    """The same object has the same digest, whatever the order of its fields."""
+    """The order of fields does not matter."""
     turned = dict(reversed(WANTED.items()))
     digests = [with_digest(subject)["metadata"]["annotations"][APPLIED_ANNOTATION] for subject in (WANTED, turned)]
     assert digests[0] == digests[1]
 
 
-async def test_fields_that_others_set_in_our_objects_are_overruled() -> None:
-    """An object that we own is brought back to what is wanted, whoever changed it."""
+async def test_fields_that_others_set_are_overridden() -> None:
+    """An owned object is brought back to its desired state."""
     kube = FakeKube()
     kube.add(SERVICE, "main", theirs=True)
     kube.objects[SERVICE, "shop", "main"]["metadata"] |= {
@@ -119,7 +119,7 @@ def _owner_of(subject: Object) -> Object:
 @pytest.mark.parametrize("wanted", MADE, ids=lambda wanted: f"{wanted['kind']} {wanted['metadata']['name']}")
 @pytest.mark.parametrize("how", ["unmarked", "of another StoreCluster", "copied labels"])
 async def test_objects_of_others_are_neither_changed_nor_deleted(wanted: Object, how: str) -> None:
-    """Whatever kind it is, an object of that name that was not made for this owner stays byte for byte as it is."""
+    """An object of any kind with another owner stays byte for byte as it is."""
     kube, metadata = FakeKube(), wanted["metadata"]
     theirs = kube.add(kind_of(wanted), metadata["name"], metadata["namespace"], data={"theirs": "x"})
     key = (kind_of(wanted), metadata["namespace"], metadata["name"])
@@ -141,7 +141,7 @@ async def test_objects_of_others_are_neither_changed_nor_deleted(wanted: Object,
 
 
 class Contested(FakeKube):
-    """Somebody else makes an object of the same name right after it was looked for."""
+    """Another client creates an object of the same name right after a read."""
 
     async def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
         found = await super().get(kind, name, namespace)
@@ -151,7 +151,7 @@ class Contested(FakeKube):
 
 
 async def test_an_object_that_appears_in_between_is_not_merged_into() -> None:
-    """Creating fails where somebody was faster; the next look finds whose the object is."""
+    """The creation fails, and the next read finds the other owner."""
     kube = Contested()
     with pytest.raises(ForeignObjectError):
         await Applier(cast(Kube, kube)).apply(WANTED)
@@ -159,7 +159,7 @@ async def test_an_object_that_appears_in_between_is_not_merged_into() -> None:
 
 
 async def test_an_object_that_is_exchanged_in_between_is_not_merged_into() -> None:
-    """An update names the uid of the object that was found to be ours."""
+    """An update names the uid of the object that was read."""
     kube = FakeKube()
     applier = Applier(cast(Kube, kube))
     await applier.apply(WANTED)
@@ -180,8 +180,8 @@ async def test_an_object_that_is_exchanged_in_between_is_not_merged_into() -> No
 
 
 @pytest.mark.parametrize("wanted", MADE, ids=lambda wanted: f"{wanted['kind']} {wanted['metadata']['name']}")
-async def test_what_we_made_is_updated_and_deleted(wanted: Object) -> None:
-    """Every object that the operator makes carries the mark by which it is recognized."""
+async def test_owned_objects_are_updated_and_deleted(wanted: Object) -> None:
+    """Every object that the operator creates names its owner."""
     kube = FakeKube()
     applier = Applier(cast(Kube, kube))
     assert await applier.apply(wanted) is Applied.CREATED
@@ -192,8 +192,8 @@ async def test_what_we_made_is_updated_and_deleted(wanted: Object) -> None:
     assert kube.objects == {}
 
 
-async def test_what_the_previous_release_made_is_recognized() -> None:
-    """It marked Secrets in clients' namespaces by labels and a digest alone."""
+async def test_objects_of_the_previous_release_are_recognized() -> None:
+    """They have only labels and a digest in client namespaces."""
     kube, wanted = FakeKube(), secrets.client_secrets(CLUSTER, token="t")[1]
     made = kube.add(SECRET, "main-client", "jobs", data={})["metadata"]
     made |= {"labels": wanted["metadata"]["labels"], "annotations": {APPLIED_ANNOTATION: "0"}}

@@ -1,4 +1,4 @@
-"""The cache: whatever order things come in, objects only become newer."""
+"""The object cache: events in any order, the newest version wins."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def subject(name: str, version: int, *, uid: str = "", namespace: str = "shop", 
 
 
 def test_older_versions_are_ignored() -> None:
-    """What a slow watch tells after the answer to a write changes nothing."""
-    told: list[str] = []
+    """A late watch event after the response to a write changes nothing."""
+    seen: list[str] = []
 
     def listen(kind: Kind, before: Object | None, after: Object | None) -> None:
-        told.append(after["metadata"]["resourceVersion"] if after else "gone")
+        seen.append(after["metadata"]["resourceVersion"] if after else "gone")
 
     cache = Cache(OWNER_FIELDS, listen)
     for version in (5, 3, 5, 10, 9):
         cache.put(TABLE, subject("a", version))
-    assert told == ["5", "10"]
+    assert seen == ["5", "10"]
 
 
-def test_what_is_gone_does_not_come_back() -> None:
-    """An event of before an object's end does not bring it back; another object of its name is another object."""
+def test_a_deleted_object_does_not_come_back() -> None:
+    """An event from before the deletion is ignored; another object of the same name is not."""
     cache = Cache(OWNER_FIELDS)
     cache.put(TABLE, subject("a", 1))
     cache.remove(TABLE, subject("a", 3))
@@ -40,8 +40,8 @@ def test_what_is_gone_does_not_come_back() -> None:
     assert cache.get(TABLE, "shop", "a") is not None
 
 
-def test_a_listing_shows_what_is_gone() -> None:
-    """What is older than a listing and not in it is gone; what is newer came since."""
+def test_a_listing_removes_deleted_objects() -> None:
+    """Objects that are older than the listing and not in it are gone; newer ones stay."""
     cache = Cache(OWNER_FIELDS)
     for name, version in (("old", 1), ("kept", 2), ("new", 9)):
         cache.put(TABLE, subject(name, version))
@@ -51,7 +51,7 @@ def test_a_listing_shows_what_is_gone() -> None:
 
 
 def test_tables_are_found_by_their_store_cluster() -> None:
-    """Also after one of them was replaced by another of its name, which belongs elsewhere."""
+    """The index follows a table that was recreated for another StoreCluster."""
     cache = Cache(OWNER_FIELDS)
     for name in ("b", "a"):
         cache.put(TABLE, subject(name, 1))
@@ -63,8 +63,8 @@ def test_tables_are_found_by_their_store_cluster() -> None:
     assert list(cache.owned(TABLE, "shop", "main")) == []
 
 
-def test_what_nobody_reads_is_dropped() -> None:
-    """Managed fields of all, and most of pods and nodes, never reach the memory."""
+def test_unused_fields_are_dropped() -> None:
+    """Managed fields, and most fields of pods and nodes, are not kept in memory."""
     cache = Cache(OWNER_FIELDS)
     pod = subject("p", 1, status={"phase": "Running", "podIPs": ["x"]}) | {"spec": {"nodeName": "n", "containers": []}}
     pod["metadata"]["managedFields"] = [{"manager": "kubelet"}]

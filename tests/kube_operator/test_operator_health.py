@@ -7,7 +7,7 @@ from evenkeel_operator.process.operator_health import OperatorHealth
 
 
 def test_probes() -> None:
-    """Deaf watches and stuck queues are reasons to start anew; etcd and the API server are reasons to be unready."""
+    """Missed watch events and stuck queues require a restart; without etcd or the API server it is not ready."""
     now = [0.0]
     health = OperatorHealth(lambda: now[0])
     assert health.unready() != ""

@@ -1,4 +1,4 @@
-"""The program's flags and metrics, and that docs/operator.md names them all."""
+"""Flags and metrics of the operator, and that docs/operator.md names all of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEEDED = ("--own-namespace", "evenkeel", "--store-image", "store:1")
 
 
 def test_flags_and_environment() -> None:
-    """What is left out of the flags comes from the environment, and what is in neither has a default."""
+    """A flag takes precedence over the environment, and that over the default."""
     environment = {"EVENKEEL_NAMESPACES": "a,b", "EVENKEEL_TLS": "no", "EVENKEEL_STORE_COMMAND": "mine --well"}
     found = parse_options([*NEEDED, "--tls", "yes"], environment)
     assert found.term.namespaces == ("a", "b")
@@ -40,22 +40,22 @@ def test_flags_and_environment() -> None:
     ],
 )
 def test_bad_flags_are_named(arguments: tuple[str, ...], named: str) -> None:
-    """A message names the flag and what it takes."""
+    """The message names the flag and the allowed values."""
     with pytest.raises(InvalidInputError, match=re.escape(named)):
         parse_options(arguments, {})
 
 
 def test_outside_of_a_pod(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who runs it where there is no API server is told what to do, in one line."""
+    """Without an API server the program prints one line with the remedy."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert main([*NEEDED, "--http", "127.0.0.1:0"]) == 1
     said = capsys.readouterr().err.strip().splitlines()
     assert len(said) == 1
-    assert "give --kubeconfig" in said[0]
+    assert "set --kubeconfig" in said[0]
 
 
-def test_metrics_of_the_page() -> None:
-    """Every metric is documented, and every one that is documented is there."""
+def test_metrics_are_documented() -> None:
+    """The page and the program have the same metrics."""
     health = OperatorHealth()
     health.saw_event(TABLE)
     health.saw_request("GET", TABLE, 200)
@@ -66,7 +66,7 @@ def test_metrics_of_the_page() -> None:
     assert there == set(re.findall(r"`(evenkeel_operator_\w+)`", PAGE))
 
 
-def test_flags_of_the_page() -> None:
-    """Every flag is named."""
+def test_flags_are_documented() -> None:
+    """The page names every flag."""
     named = set(re.findall(r"`(--[a-z-]+)`", PAGE.partition("| flags |")[2].partition("| metric |")[0]))
     assert {f"--{flag.name}" for flag in operator_options._FLAGS} == named

@@ -29,24 +29,24 @@ def said(ready: bool = True, degraded: bool = False, at: str = OLD) -> StoreClus
     )
 
 
-def test_pods_that_are_not_ready_are_told() -> None:
-    """Registered is not ready: the controller's Ready holds only with all pods."""
+def test_pods_that_are_not_ready_are_reported() -> None:
+    """A registered store may not be ready: Ready requires all pods."""
     facts = PodFacts(pods=3, ready=2, waiting="not ready: main-2")
     after = with_pod_facts(store_cluster(), said(), facts, before=said(), now=NOW)
     assert conditions_of(after)["Ready"] == ("False", "StoresNotReady", NOW)
     assert (after.stores, after.ready_stores) == (3, 2)
 
 
-def test_times_stay_while_nothing_turns() -> None:
-    """The controller and the operator contradict each other in every look; what is published stays as it is."""
+def test_transition_times_are_stable() -> None:
+    """The controller and the operator disagree in every reconciliation; the published times stay."""
     facts = PodFacts(pods=3, ready=2)
     first = with_pod_facts(store_cluster(), said(), facts, before=said(), now=NOW)
     again = with_pod_facts(store_cluster(), said(at=NOW), facts, before=first, now="2026-01-03T00:00:00Z")
     assert conditions_of(again) == conditions_of(first)
 
 
-def test_troubles_of_both_are_told() -> None:
-    """What pods lack goes before what stores lack, and neither hides the other."""
+def test_problems_of_both_are_reported() -> None:
+    """Problems of pods come before problems of stores, and neither hides the other."""
     facts = PodFacts(pods=3, ready=3, problems=(Problem(Reason.VOLUME_UNBOUND, "no volume"),))
     after = with_pod_facts(store_cluster(), said(degraded=True), facts, before=None, now=NOW)
     [degraded] = [entry for entry in after.conditions if entry.type == "Degraded"]
@@ -54,8 +54,8 @@ def test_troubles_of_both_are_told() -> None:
     assert degraded.message == "no volume; lost: main-1"
 
 
-def test_trouble_leaves_the_rest_of_a_status() -> None:
-    """A spec that cannot be read is not Ready in its generation, which says nothing against what is served."""
+def test_a_problem_keeps_the_rest_of_a_status() -> None:
+    """An invalid spec is not Ready in its generation; Available stays."""
     ready = {
         "type": "Ready", "status": "True", "reason": "AsExpected", "message": "", "lastTransitionTime": OLD,
         "observedGeneration": 1,
@@ -75,7 +75,7 @@ def test_trouble_leaves_the_rest_of_a_status() -> None:
 
 
 def test_operators_of_the_first_release_can_read_conditions() -> None:
-    """Below version 2 there are only the types that they know, whatever the operator adds."""
+    """Below cluster version 2 a status has only the condition types of the first release."""
     problems = [Problem(Reason.SPEC_INVALID, "what")]
     for version in (None, 1):
         status = {} if version is None else {"version": version}
@@ -102,15 +102,15 @@ def pod(**status: Any) -> Object:
         ("0/3 nodes are available: 3 Insufficient cpu.", Reason.STORES_NOT_READY),
     ],
 )
-def test_what_the_scheduler_says(words: str, reason: Reason) -> None:
-    """A pod without a node is told with the scheduler's words; that it lacks a volume is a reason of its own."""
+def test_the_message_of_the_scheduler(words: str, reason: Reason) -> None:
+    """An unschedulable pod is reported with the scheduler's message; a missing volume has its own reason."""
     found = pod_problem(pod(conditions=[{"type": "PodScheduled", "status": "False", "message": words}]))
     assert found is not None
     assert (found.reason, words in found.message) == (reason, True)
 
 
 def test_problems_of_pods_are_named() -> None:
-    """An image that is not there, a program that crashes; not one that just starts."""
+    """A missing image and a crashing program are problems; a starting container is not."""
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     pulling = pod_problem(pod(initContainerStatuses=[{"name": "raft", "state": waiting}]))
     assert pulling is not None
@@ -119,8 +119,8 @@ def test_problems_of_pods_are_named() -> None:
     assert pod_problem(pod(containerStatuses=[{"name": "store", "state": starting}])) is None
 
 
-def test_a_pod_on_its_way_out_is_not_ready() -> None:
-    """Though its condition still says so."""
+def test_a_terminating_pod_is_not_ready() -> None:
+    """Its condition still says Ready."""
     ready = pod(conditions=[{"type": "Ready", "status": "True"}])
     assert ready_pod(ready)
     ready["metadata"]["deletionTimestamp"] = NOW

@@ -1,4 +1,4 @@
-"""Which pod is replaced next."""
+"""Which pod a rollout replaces next."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def pod(number: int, state: str) -> Object:
     ids=lambda value: ", ".join(value) if isinstance(value, list) else value,
 )
 def test_one_at_a_time(states: list[str], expected: str | None) -> None:
-    """The last first, but before it those that do not work; none while one is new and not ready, or going, or gone."""
+    """Unready pods go first, then the last one; none while a new pod is unready, terminating or missing."""
     assert chosen(states) == expected
 
 
 @pytest.mark.parametrize("state", ["new away", "new going", "old going"])
-def test_nobody_waits_for_stores_that_hold_nothing(state: str) -> None:
-    """As one that finds no node, or whose node is lost, so that it never ends."""
+def test_stores_that_hold_nothing_do_not_block(state: str) -> None:
+    """For example one that cannot be scheduled, or whose node is lost."""
     assert chosen(["old", "old", state]) is None
     assert chosen(["old", "old", state], idle={"main-2"}) == "main-1"
 
 
 def chosen(states: list[str], *, idle: Collection[str] = ()) -> str | None:
-    """The name of the pod that is replaced next."""
+    """Return the name of the pod to replace next."""
     found = next_to_replace(LIVE, [pod(number, state) for number, state in enumerate(states)], idle=idle)
     return None if found is None else str(found["metadata"]["name"])
 
@@ -66,6 +66,6 @@ def chosen(states: list[str], *, idle: Collection[str] = ()) -> str | None:
     [None, {"metadata": {"generation": 1}}, {**LIVE, "metadata": {"generation": 3}}],
     ids=["there is none", "nobody has looked at it", "it has changed since"],
 )
-def test_what_a_set_does_not_say(live: Object | None) -> None:
-    """Until its controller has seen the newest template, nobody knows which pods are made from it."""
+def test_a_set_without_a_current_status(live: Object | None) -> None:
+    """Until its controller has seen the newest template, no pod counts as outdated."""
     assert outdated(live, [pod(0, "old")]) == []

@@ -1,4 +1,4 @@
-"""What one change of one table asks of the API server, with the real controller on resources of the API server."""
+"""API requests for one change of one table, with the real controller."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMESPACE = "default"
 
 
 class KubeScene(Scene):
-    """The controller's scene, before an API server that is a dictionary."""
+    """The scene of the controller, with an API server in memory."""
 
     def make_controller(self, holder: str) -> Controller:
         self.kube = FakeKube()
@@ -91,7 +91,7 @@ async def scene() -> AsyncIterator[KubeScene]:
 
 
 async def changed(scene: KubeScene) -> Counter[str]:
-    """One more copy for `orders`, made at once by the stores; what was asked for that."""
+    """Add a replica to `orders`, which the stores create at once; return the requests."""
     scene.kube.calls.clear()
     await scene.change(replicas=4)
     await scene.pass_time(0.4)
@@ -105,7 +105,7 @@ async def changed(scene: KubeScene) -> Counter[str]:
 
 
 async def test_a_change_is_four_requests(scene: KubeScene) -> None:
-    """One word on the table, one on its partitions, a plan and its end: no reads, and nothing about other tables."""
+    """Two writes of the table's statuses, a plan and its end: no reads, and nothing for other tables."""
     await scene.make_table()
     await scene.make_table(name="other")
     assert await changed(scene) == {
@@ -116,19 +116,19 @@ async def test_a_change_is_four_requests(scene: KubeScene) -> None:
     }
 
 
-async def test_a_table_that_grows_is_not_told_all_the_time(scene: KubeScene) -> None:
-    """A size is told with what else there is to tell, or when it is another one."""
+async def test_growth_is_not_published_all_the_time(scene: KubeScene) -> None:
+    """A size is published with other changes, or when it differs noticeably."""
     await scene.make_table()
     scene.kube.calls.clear()
-    for size, told in ((1000, 1), (1200, 0), (1249, 0), (1300, 1)):
+    for size, published in ((1000, 1), (1200, 0), (1249, 0), (1300, 1)):
         await scene.report_sizes("main-0", await scene.key(), dict.fromkeys(range(8), size))
         await scene.pass_time(40, step=1)
-        assert Counter(scene.kube.calls)["status Table orders"] == told
+        assert Counter(scene.kube.calls)["status Table orders"] == published
         scene.kube.calls.clear()
 
 
 async def test_statuses_are_not_read_back(scene: KubeScene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look knows the statuses that looks before it have set; what is read is the spec that changed, and the plan."""
+    """Only the changed spec and the plan are parsed, not the statuses that were written."""
     await scene.make_table()
     read: list[str] = []
 

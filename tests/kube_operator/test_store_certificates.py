@@ -1,4 +1,4 @@
-"""Who signs for stores: the operator, or cert-manager, and what is said where nobody has yet."""
+"""Store certificates from the operator or cert-manager, and errors while there are none."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ COMPANY = CertManagerSettings(issuer_kind="ClusterIssuer", issuer="company")
 
 
 class Kube(FakeKube):
-    """Has cert-manager beside it."""
+    """An API server with cert-manager."""
 
     def fill(self, **data: str) -> None:
-        """As cert-manager fills the Secret."""
+        """Fill the Secret as cert-manager does."""
         encoded = {name.replace("_", "."): b64encode(text.encode()).decode() for name, text in data.items()}
         self.add(SECRET, "main-tls", data=encoded)
 
@@ -44,7 +44,7 @@ def named(objects: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def test_an_authority_of_each_store_cluster() -> None:
-    """Where nobody is named, cert-manager gets all it needs: a beginning, an authority, and who signs by it."""
+    """Without a named issuer cert-manager gets a self-signed issuer, an authority and its issuer."""
     objects = cert_manager(Kube()).objects(CLUSTER)
     assert named(objects) == [
         ("Issuer", "main-selfsigned"),
@@ -60,8 +60,8 @@ def test_an_authority_of_each_store_cluster() -> None:
     assert certificate["issuerRef"] == {"kind": "Issuer", "name": "main-ca"}
 
 
-def test_the_certificate_is_good_for_both_ends_and_all_stores() -> None:
-    """Stores dial each other by pod names, and people through forwarded ports."""
+def test_the_certificate_is_valid_for_both_ends_and_all_stores() -> None:
+    """Stores connect by pod names, and users by forwarded ports."""
     [certificate] = [one["spec"] for one in cert_manager(Kube(), COMPANY).objects(CLUSTER)]
     assert certificate["issuerRef"] == {"kind": "ClusterIssuer", "name": "company"}
     assert {"*.main.shop.svc", "localhost"} <= set(certificate["dnsNames"])
@@ -69,8 +69,8 @@ def test_the_certificate_is_good_for_both_ends_and_all_stores() -> None:
     assert {"server auth", "client auth"} <= set(certificate["usages"])
 
 
-async def test_what_cert_manager_says_is_told() -> None:
-    """Before the Secret is filled, the Certificate's own words are passed on."""
+async def test_messages_of_cert_manager_are_reported() -> None:
+    """Before the Secret is filled, the error has the Certificate's conditions."""
     kube = Kube()
     with pytest.raises(CertificateMissingError, match="check that cert-manager is running"):
         await cert_manager(kube).published(CLUSTER)
@@ -80,8 +80,8 @@ async def test_what_cert_manager_says_is_told() -> None:
         await cert_manager(kube).published(CLUSTER)
 
 
-async def test_an_issuer_that_does_not_tell_its_authority() -> None:
-    """Clients could not check what stores show, so that is said instead."""
+async def test_an_issuer_without_a_published_authority() -> None:
+    """Clients could not verify the stores, which the error says."""
     kube = Kube()
     kube.fill(tls_crt="certificate")
     with pytest.raises(CertificateMissingError, match=r"no ca\.crt"):
@@ -89,7 +89,7 @@ async def test_an_issuer_that_does_not_tell_its_authority() -> None:
 
 
 async def test_a_renewed_certificate_is_another_revision() -> None:
-    """Pods are replaced then, and only then."""
+    """Only a renewal replaces the pods."""
     kube = Kube()
     source = cert_manager(kube)
     kube.fill(tls_crt="first", ca_crt="authority")
@@ -101,8 +101,8 @@ async def test_a_renewed_certificate_is_another_revision() -> None:
     assert first.revision != second.revision
 
 
-async def test_nothing_is_left() -> None:
-    """Certificates go before their Secrets, which would be filled again."""
+async def test_clean_deletes_everything() -> None:
+    """Certificates are deleted before their Secrets, which would be filled again."""
     kube = Kube()
     source = cert_manager(kube)
     for one in source.objects(CLUSTER):
@@ -117,7 +117,7 @@ async def test_nothing_is_left() -> None:
 
 
 async def test_secrets_of_others_are_neither_overwritten_nor_deleted() -> None:
-    """cert-manager would overwrite any Secret of that name, so it is not even asked to."""
+    """cert-manager would overwrite any Secret of that name, so no Certificate is created."""
     kube = Kube()
     kube.add(SECRET, "main-ca", data={"theirs": "x"})
     source = cert_manager(kube)
@@ -128,8 +128,8 @@ async def test_secrets_of_others_are_neither_overwritten_nor_deleted() -> None:
 
 
 @pytest.mark.parametrize("gone", [False, True])
-async def test_secrets_of_others_certificates_stay(gone: bool) -> None:
-    """A user's own Certificate of that name, there or deleted since: its Secret has a key that nobody else has."""
+async def test_secrets_of_a_user_certificate_stay(gone: bool) -> None:
+    """The Secret of a user's Certificate of that name has the only copy of its key."""
     kube = Kube()
     kube.add(CERTIFICATE, "main-ca", spec={"secretName": "main-ca", "isCA": True})
     kube.issue("main-ca")
@@ -143,7 +143,7 @@ async def test_secrets_of_others_certificates_stay(gone: bool) -> None:
 
 
 async def test_secrets_of_a_store_cluster_of_the_same_name() -> None:
-    """They were made for another one: neither used nor deleted."""
+    """They have another owner, and are neither used nor deleted."""
     kube = Kube()
     for one in cert_manager(kube).objects(store_cluster(uid="before")):
         await kube.create(one)
@@ -155,7 +155,7 @@ async def test_secrets_of_a_store_cluster_of_the_same_name() -> None:
 
 
 async def test_secrets_of_earlier_releases() -> None:
-    """Their Certificates, which are the StoreCluster's, did not say whose the Secrets are."""
+    """They have no owner annotation, but the StoreCluster owns their Certificates."""
     kube = Kube()
     source = cert_manager(kube)
     for one in source.objects(CLUSTER):
@@ -167,8 +167,8 @@ async def test_secrets_of_earlier_releases() -> None:
     assert kube.objects == {}
 
 
-async def test_a_clean_up_that_was_interrupted() -> None:
-    """The Certificates are gone already; the Secrets still say whose they are."""
+async def test_an_interrupted_clean_up() -> None:
+    """The Certificates are gone already; the Secrets still name their owner."""
     kube = Kube()
     source = cert_manager(kube)
     for one in source.objects(CLUSTER):
@@ -179,8 +179,8 @@ async def test_a_clean_up_that_was_interrupted() -> None:
     assert kube.objects == {}
 
 
-async def test_our_own_follow_from_the_calendar() -> None:
-    """The same all day for everybody; half a year later another revision of the same authority."""
+async def test_the_operator_certificate_follows_the_calendar() -> None:
+    """It is the same within a period; half a year later it has a new revision of the same authority."""
     now = [datetime(2026, 5, 1, tzinfo=UTC)]
     source = OperatorAuthorities(b"s" * 32, wall_clock=lambda: now[0])
     first, secret = await source.published(CLUSTER), source.objects(CLUSTER)
@@ -193,6 +193,6 @@ async def test_our_own_follow_from_the_calendar() -> None:
 
 
 async def test_without_tls() -> None:
-    """There is nothing to make and nothing to show."""
+    """There is nothing to create or publish."""
     source = NoCertificates()
     assert (source.objects(CLUSTER), (await source.published(CLUSTER)).authority) == ([], "")

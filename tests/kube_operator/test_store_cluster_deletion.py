@@ -1,4 +1,4 @@
-"""The end of StoreClusters, before an API server that is a dictionary: what is kept, and what holds it up."""
+"""Deletion of StoreClusters, with an API server in memory: what is kept, and what the deletion waits for."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ RELEASED = {"annotations": {"evenkeel.dev/release": "true"}}
 RECORD = TableRecord(partitions=1, replicas=3, consensus_size=3, state=TableState.READY)
 
 
-async def parting(*, status: Object | None = None) -> Scene:
-    """A StoreCluster of three stores that is being deleted, with their claims, before the operator looks at it."""
+async def deleted_cluster(*, status: Object | None = None) -> Scene:
+    """A StoreCluster of three stores with claims that is being deleted, before a reconciliation."""
     scene = Scene()
     await scene.reconcile()
     scene.see()
@@ -32,15 +32,15 @@ async def parting(*, status: Object | None = None) -> Scene:
     return scene
 
 
-def take_set(scene: Scene) -> None:
-    """Delete the StatefulSet as somebody else does, or as its pods are gone."""
+def remove_set(scene: Scene) -> None:
+    """Remove the StatefulSet, as another client does, or when its pods are gone."""
     scene.kube.objects.pop((STATEFUL_SET, *KEY), None)
     if (seen := scene.cache.get(STATEFUL_SET, *KEY)) is not None:
         scene.cache.remove(STATEFUL_SET, seen)
 
 
 def delete_table(scene: Scene, **spec: Any) -> None:
-    """A Table that is being deleted."""
+    """Add a Table that is being deleted."""
     columns = [{"name": "id", "type": "int64", "nullable": False}]
     known = {"storeCluster": "main", "partitions": 1, "schema": {"columns": columns, "primaryKey": ["id"]}, **spec}
     made = scene.kube.add(TABLE, "orders", spec=known)
@@ -59,24 +59,24 @@ def degraded(scene: Scene) -> tuple[str, str]:
 
 
 async def settle(scene: Scene) -> None:
-    """Look often enough for everything to go, as pods of a StatefulSet that is deleted do."""
+    """Reconcile until everything is gone, and remove the StatefulSet once it is deleted."""
     for _ in range(3):
         if (STORE_CLUSTER, *KEY) in scene.kube.objects:
             await scene.reconcile()
         if (STATEFUL_SET, *KEY) not in scene.kube.objects:
-            take_set(scene)
+            remove_set(scene)
 
 
 # Data that is kept
 
 
 @pytest.mark.parametrize("until", ["2026-01-02T00:00:00Z", None])
-async def test_what_the_status_says_is_kept(until: str | None) -> None:
-    """Another etcd, which knows nothing, lets nothing go: neither a Retain nor what is kept for a while."""
+async def test_data_that_the_status_lists_is_kept(until: str | None) -> None:
+    """Another etcd without records releases nothing, neither Retain nor undeleteFor."""
     dropped = {"table": "orders", "uid": "u", "deletedAt": "2026-01-01T00:00:00Z"}
     followed = {"clusterId": "dead", "revision": 100000}
     status: Object = {"dropped": [{**dropped, **({"keptUntil": until} if until else {})}], "metastore": followed}
-    scene = await parting(status=status)
+    scene = await deleted_cluster(status=status)
     scene.controllers.follows = False
     await settle(scene)
     assert len(scene.claims) == 3
@@ -93,8 +93,8 @@ async def test_what_the_status_says_is_kept(until: str | None) -> None:
 
 @pytest.mark.parametrize(("until", "words"), [(None, "it is purged"), (1767312000.0, "2026-01-02T00:00:00Z")])
 async def test_a_store_cluster_waits_for_kept_data(until: float | None, words: str) -> None:
-    """Its deletion says for what, until when, and what there is to do; the end of the namespace does not wait."""
-    scene = await parting()
+    """The status names the data, until when it is kept and what to do; a deleted namespace does not wait."""
+    scene = await deleted_cluster()
     await record(scene, msgspec.structs.replace(RECORD, dropped=Dropped(since=0.0, until=until)))
     await settle(scene)
     reason, message = degraded(scene)
@@ -102,17 +102,17 @@ async def test_a_store_cluster_waits_for_kept_data(until: float | None, words: s
     assert f"orders.uid-orders until {words}" in message
     assert "evenkeel purge" in message
     assert len(scene.claims) == 3
-    take_set(scene)
+    remove_set(scene)
     await scene.reconcile()
-    assert (STATEFUL_SET, *KEY) in scene.kube.objects, "stores are needed to restore what is kept"
+    assert (STATEFUL_SET, *KEY) in scene.kube.objects, "stores are needed to restore kept data"
     scene.kube.objects[NAMESPACE, "", "shop"]["metadata"] |= DELETED
     await settle(scene)
     assert scene.claims == {}
 
 
 async def test_kept_data_of_a_paused_store_cluster() -> None:
-    """It has to be resumed first: nothing is removed before."""
-    scene = await parting()
+    """Nothing is removed before it is resumed."""
+    scene = await deleted_cluster()
     await record(scene, msgspec.structs.replace(RECORD, dropped=Dropped(since=0.0)))
     scene.change(paused=True)
     await settle(scene)
@@ -121,36 +121,36 @@ async def test_kept_data_of_a_paused_store_cluster() -> None:
     assert "resume it; data of deleted tables is kept" in message
 
 
-async def test_children_that_the_garbage_collector_deletes_are_not_made_again() -> None:
-    """With foreground deletion it deletes them however often they are made; the claims stay all the same."""
-    scene = await parting()
+async def test_objects_that_the_garbage_collector_deletes_are_not_recreated() -> None:
+    """Foreground deletion would delete them again; the claims stay."""
+    scene = await deleted_cluster()
     await record(scene, msgspec.structs.replace(RECORD, dropped=Dropped(since=0.0)))
     scene.change(metadata={"finalizers": [FINALIZER, "foregroundDeletion"]})
-    take_set(scene)
+    remove_set(scene)
     await settle(scene)
     assert (STATEFUL_SET, *KEY) not in scene.kube.objects
     assert len(scene.claims) == 3
 
 
-# Tables whose stores are gone
+# Tables without stores
 
 
 @pytest.mark.parametrize("spec", [{"deletionPolicy": "Retain", "undeleteFor": "0s"}, {}, {"undeleteFor": "10m"}])
-async def test_a_table_is_not_let_go_before_its_data_is_noted_as_kept(spec: Object) -> None:
-    """Though no store is left to drop it: keeping its data takes etcd alone."""
-    scene = await parting()
+async def test_a_table_waits_until_its_data_is_recorded_as_kept(spec: Object) -> None:
+    """Without stores to drop it, recording takes only etcd."""
+    scene = await deleted_cluster()
     delete_table(scene, **spec)
     await record(scene)
-    take_set(scene)
+    remove_set(scene)
     await settle(scene)
     assert (TABLE, "shop", "orders") in scene.kube.objects
     assert len(scene.claims) == 3
 
 
 @pytest.mark.parametrize("how", ["nothing to keep", "no data", "released", "the namespace ends"])
-async def test_a_table_is_let_go_without_stores(how: str) -> None:
-    """Where its user keeps nothing, where it never had data, and where nobody is to be waited for."""
-    scene = await parting()
+async def test_a_table_is_finalized_without_stores(how: str) -> None:
+    """If nothing is to be kept, it never had data, or the deletion does not wait."""
+    scene = await deleted_cluster()
     delete_table(scene, **({"undeleteFor": "0s"} if how == "nothing to keep" else {"deletionPolicy": "Retain"}))
     if how != "no data":
         await record(scene)
@@ -159,17 +159,17 @@ async def test_a_table_is_let_go_without_stores(how: str) -> None:
         scene.change(metadata=RELEASED)
     if how == "the namespace ends":
         scene.kube.objects[NAMESPACE, "", "shop"]["metadata"] |= DELETED
-    take_set(scene)
+    remove_set(scene)
     await settle(scene)
     assert (TABLE, "shop", "orders") not in scene.kube.objects
     assert (STORE_CLUSTER, *KEY) not in scene.kube.objects
 
 
 async def test_a_table_waits_for_the_etcd_that_was_followed() -> None:
-    """Another one has no record of it, which says nothing of its data."""
-    scene = await parting()
+    """Another etcd has no record of the table, which proves nothing."""
+    scene = await deleted_cluster()
     delete_table(scene)
-    take_set(scene)
+    remove_set(scene)
     scene.controllers.follows = False
     await settle(scene)
     assert (TABLE, "shop", "orders") in scene.kube.objects
@@ -179,8 +179,8 @@ async def test_a_table_waits_for_the_etcd_that_was_followed() -> None:
 
 
 async def test_keys_in_another_etcd_stay() -> None:
-    """They may be those of a StoreCluster of the same name in another Kubernetes."""
-    scene = await parting(status={"metastore": {"clusterId": "dead", "revision": 1}})
+    """They may belong to a StoreCluster of the same name in another Kubernetes cluster."""
+    scene = await deleted_cluster(status={"metastore": {"clusterId": "dead", "revision": 1}})
     await record(scene)
     scene.reconciler._deletion._unreachable_since[KEY] = datetime(2000, 1, 1, tzinfo=UTC)
     await settle(scene)

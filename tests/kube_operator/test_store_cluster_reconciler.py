@@ -124,23 +124,23 @@ class Scene:
         self.cache.put(STORE_CLUSTER, self.kube._keep((STORE_CLUSTER, *KEY), subject))
 
     def change(self, *, metadata: Object | None = None, **spec: Any) -> None:
-        """As a user does, and as the watch tells."""
+        """Change the spec as a user does, and deliver the watch event."""
         live = self.kube.objects[STORE_CLUSTER, "shop", "main"]
         changed = {**live["metadata"], "generation": live["metadata"]["generation"] + 1, **(metadata or {})}
         self._put({**live, "metadata": changed, "spec": {**live["spec"], **spec}})
 
     def see(self) -> None:
-        """Let the watch of StatefulSets tell."""
+        """Deliver the watch event of the StatefulSet."""
         self.cache.put(STATEFUL_SET, self.kube.objects[STATEFUL_SET, "shop", "main"])
 
     async def empty(self, *numbers: int) -> None:
-        """Stores that were told to be emptied, and are."""
+        """Record stores as drained."""
         for number in numbers:
             state = StoreState(volume="v", draining=True, record=StoreRecord(volume="v"))
             await self.metastore.txn(Txn(success=(Put(KEYS.store_state(f"main-{number}"), encode(state)),)))
 
     def claim(self, number: int, *, owner: str | None = "uid-main", **annotations: str) -> Object:
-        """The claim of a store, as the watch tells of it."""
+        """Add the claim of a store, and deliver its watch event."""
         size = {"resources": {"requests": {"storage": "1Gi"}}}
         made = self.kube.add(PERSISTENT_VOLUME_CLAIM, f"data-main-{number}", spec=size)
         whose = {OWNER_ANNOTATION: owner} if owner is not None else {}
@@ -151,12 +151,12 @@ class Scene:
 
     @property
     def claims(self) -> dict[str, str]:
-        """By name of the claim, the mark that its store was emptied."""
+        """The mark of an emptied store, by the name of its claim."""
         found = {name: o for (kind, _, name), o in self.kube.objects.items() if kind == PERSISTENT_VOLUME_CLAIM}
         return {name: o["metadata"]["annotations"].get(EMPTIED_ANNOTATION, "") for name, o in sorted(found.items())}
 
     async def hold(self, number: int) -> None:
-        """Let a partition be on a store."""
+        """Put a partition on a store."""
         stable = Put(KEYS.partition("t.1", 0).stable, encode(Stable((Peer(f"main-{number}", "v", 1),))))
         await self.metastore.txn(Txn(success=(stable,)))
 
@@ -170,23 +170,23 @@ class Scene:
         return int(self.kube.objects[STATEFUL_SET, "shop", "main"]["spec"]["replicas"])
 
 
-async def test_stores_that_were_emptied_go() -> None:
-    """And no others."""
+async def test_emptied_stores_are_removed() -> None:
+    """Stores that hold replicas, or are not drained, stay."""
     scene = Scene(stores=5)
     await scene.reconcile()
     scene.change(stores=3)
     await scene.reconcile()
-    assert scene.replicas == 5 - 2, "nobody knows them, so nothing is on them"
+    assert scene.replicas == 5 - 2, "they never registered, so they hold nothing"
     scene.change(stores=5)
     await scene.reconcile()
     await scene.metastore.txn(Txn(success=(Put(KEYS.store("main-3"), encode(StoreRecord(volume="v"))),)))
     scene.change(stores=3)
     await scene.reconcile()
-    assert scene.replicas == 4, "main-3 is there, and was not told to be emptied"
+    assert scene.replicas == 4, "main-3 is registered, and was not drained"
 
 
-async def test_no_store_goes_by_the_word_of_another_etcd() -> None:
-    """One that is empty names nobody: that says nothing of what stores hold."""
+async def test_another_etcd_removes_no_store() -> None:
+    """An empty etcd names no store, which says nothing about what stores hold."""
     scene = Scene(stores=5)
     await scene.reconcile()
     scene.controllers.follows = False
@@ -198,8 +198,8 @@ async def test_no_store_goes_by_the_word_of_another_etcd() -> None:
     assert scene.replicas == 3
 
 
-async def test_stores_that_are_wanted_again_in_the_middle_of_a_look_stay() -> None:
-    """From that moment on they may be given something, though they were empty when the look began."""
+async def test_stores_that_are_desired_again_during_a_reconciliation_stay() -> None:
+    """They may be given replicas from then on, though they were empty at its start."""
     scene = Scene(stores=5)
     await scene.reconcile()
     await scene.empty(3, 4)
@@ -210,8 +210,8 @@ async def test_stores_that_are_wanted_again_in_the_middle_of_a_look_stay() -> No
     assert scene.replicas == 5
 
 
-async def test_what_was_written_is_known_before_a_watch_tells() -> None:
-    """Who asks for other pods and for fewer of them at once does not lose stores that no watch has told of."""
+async def test_a_written_set_is_known_before_its_watch_event() -> None:
+    """A scale-down right after a scale-up does not remove stores that no watch has delivered."""
     scene = Scene(stores=3)
     await scene.reconcile()
     scene.see()
@@ -232,8 +232,8 @@ class RigidVolumes(HookedKube):
         return await super().merge(kind, name, namespace, patch)
 
 
-async def test_volumes_that_cannot_grow_hold_up_nothing() -> None:
-    """A size cannot be taken back, and pods have to be replaced in time for their certificates to be renewed."""
+async def test_volumes_that_cannot_grow_block_nothing() -> None:
+    """Pods must still be replaced in time to renew their certificates."""
     scene = Scene(api=RigidVolumes())
     await scene.reconcile()
     live = scene.kube.objects[STATEFUL_SET, *KEY]
@@ -253,16 +253,16 @@ async def test_volumes_that_cannot_grow_hold_up_nothing() -> None:
     assert "evict main-2" in scene.kube.calls
 
 
-async def test_what_cannot_be_read_can_be_deleted() -> None:
-    """Nothing of a StoreCluster stays behind because its spec is none any more."""
+async def test_an_invalid_store_cluster_can_be_deleted() -> None:
+    """Nothing is left behind because of an invalid spec."""
     scene = Scene()
     await scene.reconcile()
     scene.see()
     await scene.empty(0)
     scene.change(throttles={"bytesPerSecond": 0})
     await scene.reconcile()
-    told = scene.statuses.of(scene.cache.get(STORE_CLUSTER, *KEY) or {})["conditions"]
-    assert [entry["reason"] for entry in told if entry["type"] == "Degraded"] == ["SpecInvalid"]
+    conditions = scene.statuses.of(scene.cache.get(STORE_CLUSTER, *KEY) or {})["conditions"]
+    assert [entry["reason"] for entry in conditions if entry["type"] == "Degraded"] == ["SpecInvalid"]
     scene.change(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
     await scene.reconcile()
     assert (STATEFUL_SET, *KEY) not in scene.kube.objects
@@ -272,8 +272,8 @@ async def test_what_cannot_be_read_can_be_deleted() -> None:
     assert (await scene.metastore.range(KEYS.stores())).kvs == ()
 
 
-async def test_what_cannot_be_read_leaves_in_force_what_could() -> None:
-    """The controller goes on with the StoreCluster of before, not without one."""
+async def test_an_invalid_spec_keeps_the_previous_one() -> None:
+    """The controller continues with the last valid StoreCluster."""
     scene = Scene()
     resources = KubeResources(
         cast(Kube, scene.kube),
@@ -297,8 +297,8 @@ async def test_what_cannot_be_read_leaves_in_force_what_could() -> None:
 # Volumes
 
 
-async def leaving(*, claims: int = 5) -> Scene:
-    """A StoreCluster that was scaled from five stores to three, before the operator has looked at it."""
+async def scaled_down(*, claims: int = 5) -> Scene:
+    """A StoreCluster that was scaled from five stores to three, before a reconciliation."""
     scene = Scene(stores=5)
     await scene.reconcile()
     scene.see()
@@ -310,8 +310,8 @@ async def leaving(*, claims: int = 5) -> Scene:
 
 
 async def test_claims_of_emptied_stores_are_marked_and_then_deleted() -> None:
-    """Marked while the metastore says that they were emptied; deleted when their pods are gone."""
-    scene = await leaving()
+    """Marked while the metastore records the drain; deleted when their pods are gone."""
+    scene = await scaled_down()
     pod = scene.kube.add(POD, "main-3", spec={}, status={})
     pod["metadata"]["labels"] = {STORE_CLUSTER_LABEL: "main"}
     scene.cache.put(POD, pod)
@@ -324,17 +324,17 @@ async def test_claims_of_emptied_stores_are_marked_and_then_deleted() -> None:
 
 
 async def test_a_registered_store_keeps_its_claim() -> None:
-    """Its process may still run, though the pod is not seen any more."""
-    scene = await leaving()
+    """Its process may still run, though its pod is gone from the cache."""
+    scene = await scaled_down()
     await scene.metastore.txn(Txn(success=(Put(KEYS.store("main-3"), encode(StoreRecord(volume="v"))),)))
     await scene.reconcile()
     assert "data-main-3" in scene.claims
     assert "data-main-4" not in scene.claims
 
 
-async def test_a_store_that_holds_something_keeps_pod_and_claim() -> None:
-    """Though the StatefulSet was scaled by hand, so that its pod is away."""
-    scene = await leaving()
+async def test_a_store_with_replicas_keeps_pod_and_claim() -> None:
+    """Its pod is recreated after a manual scale-down of the StatefulSet."""
+    scene = await scaled_down()
     await scene.hold(3)
     live = scene.kube.objects[STATEFUL_SET, *KEY]
     live["spec"]["replicas"] = 0
@@ -346,9 +346,9 @@ async def test_a_store_that_holds_something_keeps_pod_and_claim() -> None:
 
 
 @pytest.mark.parametrize("how", ["an empty metastore", "an unreachable metastore", "a StatefulSet that was deleted"])
-async def test_without_a_word_of_the_metastore_no_claim_is_deleted(how: str) -> None:
-    """A metastore that was lost knows no store; that is no confirmation that volumes are empty."""
-    scene = await leaving()
+async def test_without_confirmation_of_the_metastore_no_claim_is_deleted(how: str) -> None:
+    """A lost metastore has no record of stores, which does not confirm that volumes are empty."""
+    scene = await scaled_down()
     if how == "an empty metastore":
         await scene.metastore.txn(Txn(success=(Delete(KEYS.root, prefix=True),)))
     elif how == "an unreachable metastore":
@@ -371,8 +371,8 @@ async def test_without_a_word_of_the_metastore_no_claim_is_deleted(how: str) -> 
 
 
 async def test_a_store_that_returns_loses_its_mark() -> None:
-    """Before its pod is made: what it is given from then on must not be deleted by the mark of before."""
-    scene = await leaving()
+    """The mark is removed before its pod is created, so that its new data is not deleted."""
+    scene = await scaled_down()
     scene.claim(3, **{EMPTIED_ANNOTATION: "v"})
     stale = scene.cache.get(PERSISTENT_VOLUME_CLAIM, "shop", "data-main-3")
     scene.change(stores=5)
@@ -384,16 +384,16 @@ async def test_a_store_that_returns_loses_its_mark() -> None:
 
 
 async def test_nothing_of_a_paused_store_cluster_is_deleted() -> None:
-    """Neither claims of emptied stores, nor anything when it is deleted; `release` and a namespace's end go on."""
-    scene = await leaving()
+    """Neither claims of emptied stores, nor anything on deletion, unless that is forced or the namespace goes."""
+    scene = await scaled_down()
     scene.change(paused=True)
     await scene.reconcile()
     assert set(scene.claims.values()) == {""}
     scene.change(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
     scene.kube.add(NAMESPACE, "shop", "")
     await scene.reconcile()
-    told = scene.statuses.of(scene.cache.get(STORE_CLUSTER, *KEY) or {})["conditions"]
-    assert [entry["reason"] for entry in told if entry["type"] == "Degraded"] == ["Paused"]
+    conditions = scene.statuses.of(scene.cache.get(STORE_CLUSTER, *KEY) or {})["conditions"]
+    assert [entry["reason"] for entry in conditions if entry["type"] == "Degraded"] == ["Paused"]
     assert len(scene.claims) == 5
     assert (STATEFUL_SET, *KEY) in scene.kube.objects
     scene.kube.objects[NAMESPACE, "", "shop"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -402,7 +402,7 @@ async def test_nothing_of_a_paused_store_cluster_is_deleted() -> None:
 
 
 async def test_claims_of_a_store_cluster_of_the_same_name() -> None:
-    """They are neither used nor deleted, whatever their labels say; those of earlier releases are taken over."""
+    """They are neither used nor deleted; claims of earlier releases are adopted."""
     scene = Scene(stores=1)
     scene.claim(0, owner="another")
     with pytest.raises(EvenkeelError, match=r"PersistentVolumeClaim shop/data-main-0 exists already"):

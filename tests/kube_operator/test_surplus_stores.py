@@ -49,23 +49,23 @@ def surplus(
         ({4}, (0, 1, 2), 4),
         (set(), (0, 1, 2), 5),
     ],
-    ids=["both are empty", "the last is not", "the first is not", "one was not told yet", "none was told yet"],
+    ids=["both are empty", "the last is not", "the first is not", "one is not drained yet", "none is drained yet"],
 )
 def test_pods_go_when_they_hold_nothing(draining: set[int], held: tuple[int, ...], expected: int) -> None:
-    """From the last one down, and none before it was told to be emptied: a plan might still name it."""
+    """From the last one down, and only drained ones: a plan might still name the others."""
     known = [state(number, draining=number in draining) for number in range(5)]
     assert surplus(store_cluster(), 5, known, stable(*held)).to_run() == expected
 
 
-def test_a_store_that_never_came_up_can_go() -> None:
-    """Nobody knows it, so nothing is on it."""
+def test_a_store_that_never_started_can_go() -> None:
+    """It has no record, so it holds nothing."""
     found = surplus(store_cluster(), 5, [])
     assert found.to_run() == 3
-    assert found.emptied(3) == {}, "but that alone is no word that its volume may go: the metastore may be a new one"
+    assert found.emptied(3) == {}, "its volume stays, because the metastore may be a new one"
 
 
 def test_a_pod_stays_until_its_store_has_deleted_its_replicas() -> None:
-    """No partition names it, but it still reports a replica, which it will delete when the leader has confirmed."""
+    """No partition names it, but it still reports a replica."""
     load = StoreLoad(replicas=1, leading=0, log_bytes=0, bytes_per_second=0)
     states = [state(number, draining=True) for number in (3, 4)]
     reported = KeyValue(KEYS.load("main-4"), encode(load), 1, 1, 1)
@@ -76,13 +76,13 @@ def test_a_pod_stays_until_its_store_has_deleted_its_replicas() -> None:
     assert (found.to_run(), found.emptied(3)) == (3, {3: "v3", 4: "v4"})
 
 
-def test_stores_that_are_away_and_hold_nothing() -> None:
-    """Whoever is named by a partition, now or soon, holds something; `main-1` is not `main-10`."""
+def test_unavailable_stores_that_hold_nothing() -> None:
+    """A store that a partition names, now or planned, holds something; `main-1` is not `main-10`."""
     assert idle_stores(["main-0", "main-1", "main-3"], [stable(1, 2), stable(30)]) == ["main-0", "main-3"]
     assert idle_stores([], [stable(1)]) == []
 
 
-def test_similar_names_are_not_taken_for_each_other() -> None:
+def test_similar_names_are_distinguished() -> None:
     """`main-1` is not `main-10`."""
     cluster = store_cluster(stores=1)
     known = [state(1, draining=True)]

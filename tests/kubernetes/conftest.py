@@ -1,4 +1,4 @@
-"""One real API server for the whole session, without nodes; a test has a namespace to itself."""
+"""One real API server for the whole session, without nodes; each test has its own namespace."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
-    """Talks, as administrator, to an API server that has our CRDs."""
+    """kubectl as administrator of an API server with our CRDs."""
     if missing := lacking("kube-apiserver", "kubectl"):
         leave_out(f"not built yet: {', '.join(missing)} (make binaries ONLY=cluster)")
     with api_server(tmp_path_factory.mktemp("kubernetes")) as plane:
@@ -50,7 +50,7 @@ async def etcd(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EtcdSe
 
 @pytest.fixture(autouse=True)
 def _nameless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pods run as a user that no /etc/passwd lists."""
+    """Pods run as a user without an entry in /etc/passwd."""
 
     def unknown() -> str:
         raise KeyError("getpwuid(): uid not found: 65532")

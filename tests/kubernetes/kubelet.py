@@ -1,4 +1,4 @@
-"""In place of a node's kubelet: forwards ports of its pods to wherever the test says.
+"""A fake kubelet that forwards ports of its pods to local ports.
 
 Only `portForward` is there, in the protocol `v4.channel.k8s.io`, over TLS as the API server asks.
 """
@@ -20,12 +20,12 @@ from evenkeel_operator.identity.authority import Authority
 
 
 class Kubelet:
-    """One node; `ports` says where each pod's port is."""
+    """A node; `ports` maps ports of pods to local ports."""
 
     def __init__(self) -> None:
         self.ports: dict[str, int] = {}
         self.opened: list[str] = []
-        """Pods whose ports were asked for, one entry for each connection."""
+        """Pods whose ports were forwarded, one entry for each connection."""
 
     async def portforward(self, request: web.Request) -> web.WebSocketResponse:
         pod, port = request.match_info["pod"], int(request.query["port"])
@@ -35,7 +35,7 @@ class Kubelet:
         for channel in (0, 1):
             await socket.send_bytes(bytes((channel,)) + port.to_bytes(2, "little"))
         if pod not in self.ports:
-            await socket.send_bytes(b"\x01nobody listens at port " + str(port).encode())
+            await socket.send_bytes(b"\x01nothing listens on port " + str(port).encode())
             return socket
         reader, writer = await asyncio.open_connection("127.0.0.1", self.ports[pod])
         answering = asyncio.create_task(_answer(reader, socket))
@@ -57,7 +57,7 @@ async def _answer(reader: asyncio.StreamReader, socket: web.WebSocketResponse) -
 
 @contextlib.asynccontextmanager
 async def kubelet(kube: Kube, node: str, folder: Path) -> AsyncIterator[Kubelet]:
-    """A node that the API server knows."""
+    """A node that is registered with the API server."""
     found = Kubelet()
     app = web.Application()
     app.router.add_get("/portForward/{namespace}/{pod}", found.portforward)

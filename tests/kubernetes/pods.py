@@ -1,4 +1,4 @@
-"""In place of StatefulSets' and budgets' controllers, a scheduler and nodes: pods that exist, with modelled stores.
+"""Replaces the controllers of StatefulSets and budgets, the scheduler and nodes: pods with modelled stores.
 
 A pod is Ready when its store's agent follows the metastore. Raft is modelled, agents and etcd are real.
 """
@@ -33,7 +33,7 @@ _volumes = itertools.count(1)
 
 
 def _revision(found: Object) -> str:
-    """What pods that are made now are made from."""
+    """The revision of the template for new pods."""
     template = msgspec.json.encode(found["spec"]["template"], order="sorted")
     return hashlib.sha256(template).hexdigest()[:10]
 
@@ -76,28 +76,28 @@ class Pods:
         self.network = Network()
         self.network.dropped = lambda _: True
         self.held: set[str] = set()
-        """Pods that are not started."""
+        """Pods that are kept from starting."""
         self.stopped: list[str] = []
-        """Pods whose stores were stopped, in that order."""
+        """Pods whose stores were stopped, in order."""
         self.made = 0
-        """How many pods have been made."""
+        """Number of pods created."""
         self.fewest_ready = 1000
-        """How many pods of a StatefulSet were ready at least, once all had been."""
+        """Lowest number of ready pods of a StatefulSet, once all had been ready."""
         self._complete: set[str] = set()
         self.nodes = nodes
         self._stores: dict[str, _Store] = {}
         self._disks: dict[str, Disk] = {}
         self._bound: dict[str, str] = {}
-        """By pod, the uid of the claim that its disk belongs to."""
+        """By pod, the uid of the claim of its disk."""
         self._retention: dict[str, str] = {}
-        """By StatefulSet, what becomes of the claims of pods that are scaled away."""
+        """By StatefulSet, its retention policy for claims of removed pods."""
 
     async def run(self) -> None:
-        """Be a controller and a kubelet until cancelled."""
+        """Act as controllers and kubelets until cancelled."""
         try:
             while True:
                 with contextlib.suppress(KubernetesError):
-                    await self._look()
+                    await self._reconcile()
                     await self._see_off()
                 self.network.tick()
                 await asyncio.sleep(0.02)
@@ -106,15 +106,15 @@ class Pods:
                 await store.stop(kill=True)
 
     def wipe(self, name: str) -> None:
-        """Let the next pod of that name find an empty volume."""
+        """Give the next pod of that name an empty volume."""
         self._disks[name] = Disk(f"{name}-{next(_volumes)}")
 
     async def kill(self, name: str) -> None:
-        """End a store without a word, and let nobody start it again."""
+        """Kill a store, and keep its pod from starting again."""
         self.held.add(name)
         await self._stores.pop(name).stop(kill=True)
 
-    async def _look(self) -> None:
+    async def _reconcile(self) -> None:
         sets = await self.kube.list(STATEFUL_SET, self.namespace, selector=MANAGED)
         pods = {pod["metadata"]["name"]: pod for pod in (await self.kube.list(POD, self.namespace)).items}
         wanted: dict[str, Object] = {}
@@ -135,10 +135,10 @@ class Pods:
             if name in wanted:
                 await self._report(pod)
         for found in sets.items:
-            await self._tell(found, pods)
+            await self._publish(found, pods)
 
     async def _disk(self, name: str) -> Disk:
-        """The disk that a pod's claim stands for: another claim, though it has the same name, is another disk."""
+        """Return the disk of a pod's claim; a new claim of the same name is a new disk."""
         claim = await self.kube.get(PERSISTENT_VOLUME_CLAIM, f"data-{name}", self.namespace)
         assert claim is not None
         bound = self._bound.get(name)
@@ -187,12 +187,12 @@ class Pods:
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         await self.kube.set_status(POD, name, self.namespace, uid=uid, status=status)
 
-    async def _tell(self, found: Object, pods: dict[str, Object]) -> None:
-        """What a StatefulSet's controller says of it, and a budget's controller of its budget."""
+    async def _publish(self, found: Object, pods: dict[str, Object]) -> None:
+        """Write the status of a StatefulSet and of its budget, as their controllers do."""
         name, namespace = found["metadata"]["name"], self.namespace
         mine = [pod for pod in pods.values() if pod["metadata"]["name"].rpartition("-")[0] == name]
-        told = {"replicas": len(mine), "observedGeneration": found["metadata"]["generation"]}
-        await self._set(STATEFUL_SET, found, {**told, "updateRevision": _revision(found)})
+        status = {"replicas": len(mine), "observedGeneration": found["metadata"]["generation"]}
+        await self._set(STATEFUL_SET, found, {**status, "updateRevision": _revision(found)})
         budget = await self.kube.get(POD_DISRUPTION_BUDGET, name, namespace)
         if budget is None or "maxUnavailable" not in budget["spec"]:
             return
@@ -217,7 +217,7 @@ class Pods:
             await self.kube.set_status(kind, metadata["name"], self.namespace, uid=metadata["uid"], status=status)
 
     async def _see_off(self) -> None:
-        """Let claims go that are being deleted and that no pod uses, as their protection's controller does."""
+        """Remove deleted claims that no pod uses, as the protection controller does."""
         for claim in (await self.kube.list(PERSISTENT_VOLUME_CLAIM, self.namespace)).items:
             name, metadata = claim["metadata"]["name"].removeprefix("data-"), claim["metadata"]
             if "deletionTimestamp" in metadata and name not in self._stores:
@@ -225,6 +225,6 @@ class Pods:
                 await self.kube.merge(PERSISTENT_VOLUME_CLAIM, metadata["name"], self.namespace, patch)
 
     async def claims(self) -> list[str]:
-        """The volume claims that are not on their way out."""
+        """Return the volume claims that are not being deleted."""
         found = (await self.kube.list(PERSISTENT_VOLUME_CLAIM, self.namespace)).items
         return sorted(c["metadata"]["name"] for c in found if "deletionTimestamp" not in c["metadata"])

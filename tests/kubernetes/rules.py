@@ -1,4 +1,4 @@
-"""For every rule that the API server checks by itself: an object it lets through, and one it stops.
+"""For every rule of the CRDs: an object that the API server accepts, and one that it rejects.
 
 A rule about changes has also the object `before`. The refused object breaks its rule and no other one, unless a case
 says so.
@@ -14,7 +14,7 @@ Spec = dict[str, Any]
 
 
 class Case(NamedTuple):
-    """Two specs, next to the message of the rule that tells them apart."""
+    """An accepted and a rejected spec, and the message of the rule."""
 
     kind: str
     message: str
@@ -22,13 +22,13 @@ class Case(NamedTuple):
     refused: Spec
     before: Spec | None = None
     refused_name: str | None = None
-    """Where the name is what is wrong."""
+    """The name of the rejected object, if that breaks the rule."""
     also: tuple[str, ...] = ()
-    """Messages of rules that cannot but be broken with it."""
+    """Messages of other rules that the rejected object necessarily breaks."""
 
     @property
     def id(self) -> str:
-        """For pytest."""
+        """Id of the test."""
         return f"{self.kind}: {self.message}"
 
 

@@ -1,6 +1,6 @@
-"""Specs that cannot be: refused by the API server where it can, told by a condition where it cannot.
+"""Impossible specs: rejected by the API server if it can, reported by a condition otherwise.
 
-Whatever is told by a condition leaves in force what was asked for before.
+While a condition reports a problem, the previous spec stays in force.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def schema(*columns: Object) -> Object:
 
 @pytest.fixture
 def policy(kubectl: Kubectl, namespace: str) -> Iterator[None]:
-    """The chart's policy, for this namespace alone, in force."""
+    """The chart's policy, limited to this namespace, and in effect."""
     if lacking("helm"):
         leave_out("not built yet: helm (make binaries ONLY=cluster)")
     release = Release(kubectl, namespace=namespace)
@@ -45,7 +45,7 @@ def policy(kubectl: Kubectl, namespace: str) -> Iterator[None]:
     binding["spec"]["matchResources"] = {"namespaceSelector": here}
     kubectl.apply(policy, binding)
     kubectl.apply(table(partitions=1, schema=schema(AMOUNT, NOTE)), namespace=namespace)
-    # A policy takes effect a moment after it was made.
+    # A policy takes effect a moment after its creation.
     kubectl.wait(
         "the policy is in force", lambda: bool(refused(kubectl, namespace, {**AMOUNT, "default": "1.00"}, NOTE))
     )
@@ -57,7 +57,7 @@ def policy(kubectl: Kubectl, namespace: str) -> Iterator[None]:
 
 
 def refused(kubectl: Kubectl, namespace: str, *columns: Object) -> str:
-    """What the API server says to a table with these columns after its id; empty where it takes them."""
+    """Return the API server's error for a table with these columns after its id; empty if it is accepted."""
     patch = json.dumps({"spec": {"schema": schema(*columns)}})
     arguments = ("patch", "table/orders", "--type=merge", f"--patch={patch}", f"--namespace={namespace}")
     try:
@@ -68,8 +68,8 @@ def refused(kubectl: Kubectl, namespace: str, *columns: Object) -> str:
 
 
 @pytest.mark.usefixtures("policy")
-def test_columns_that_the_policy_refuses(kubectl: Kubectl, namespace: str) -> None:
-    """Another default, none any more, a first one, and a new column that old rows have no value for; by name."""
+def test_columns_that_the_policy_rejects(kubectl: Kubectl, namespace: str) -> None:
+    """A changed, removed or added default, and a new column without a value for existing rows."""
     changed = "the default of amount cannot change after creation"
     for columns, words in (
         ([{**AMOUNT, "default": "1.00"}, NOTE], changed),
@@ -81,15 +81,15 @@ def test_columns_that_the_policy_refuses(kubectl: Kubectl, namespace: str) -> No
 
 
 @pytest.mark.usefixtures("policy")
-def test_columns_that_the_policy_lets_pass(kubectl: Kubectl, namespace: str) -> None:
-    """What is as it was, and new columns that rows can do without; as many as there may be."""
+def test_columns_that_the_policy_accepts(kubectl: Kubectl, namespace: str) -> None:
+    """Unchanged columns, and new columns with a default or nullable, up to the limit."""
     more = [{"name": "some", "type": "bool"}, {"name": "flag", "type": "bool", "nullable": False, "default": False}]
     many = [{"name": f"c{n}", "type": "int64", "default": n} for n in range(500)]
     for columns in ([AMOUNT, NOTE], [AMOUNT, {**NOTE, "comment": "for people"}, *more], [AMOUNT, NOTE, *many]):
         assert refused(kubectl, namespace, *columns) == ""
 
 
-# What no API server can know
+# What the API server cannot check
 
 
 async def change(world: World, **spec: Any) -> None:
@@ -98,14 +98,14 @@ async def change(world: World, **spec: Any) -> None:
 
 
 async def problem(world: World, reason: str) -> str:
-    """The message of the Degraded condition, once it has that reason."""
+    """Wait for a reason of the Degraded condition, and return its message."""
     found = await world.condition(TABLE, "orders", "Degraded", reason=reason)
-    [told] = [entry for entry in found["status"]["conditions"] if entry["type"] == "Degraded"]
-    return str(told["message"])
+    [degraded] = [entry for entry in found["status"]["conditions"] if entry["type"] == "Degraded"]
+    return str(degraded["message"])
 
 
 async def refused_and_served(world: World, reason: str) -> Any:
-    """Wait for a table that is not Ready in its newest generation, stalled, and read and written as before."""
+    """Wait for a table whose newest generation is Stalled and not Ready, while it is still Available."""
     await world.condition(TABLE, "orders", "Ready", status="False", reason=reason)
     await world.condition(TABLE, "orders", "Stalled", reason=reason)
     found = await world.condition(TABLE, "orders", "Available")
@@ -114,7 +114,7 @@ async def refused_and_served(world: World, reason: str) -> Any:
 
 
 async def test_another_default_without_a_policy(world: World) -> None:
-    """The condition names the column and what it has to be; the table serves on, and is well when it is put back."""
+    """The condition names the column and the remedy; the table is served, and Ready once it is reverted."""
     world.start()
     await make_table(world, schema=schema(AMOUNT))
     await change(world, schema=schema({**AMOUNT, "default": "1.00"}))
@@ -130,7 +130,7 @@ async def test_another_default_without_a_policy(world: World) -> None:
 
 @pytest.mark.processes
 async def test_more_replicas_than_stores(world: World) -> None:
-    """The condition says how many stores that takes; the copies that there are stay."""
+    """The condition names the number of stores needed; existing replicas stay."""
     world.start()
     await make_table(world)
     await change(world, replicas=5)
@@ -142,7 +142,7 @@ async def test_more_replicas_than_stores(world: World) -> None:
 
 @pytest.mark.processes
 async def test_a_class_that_cannot_be_imported(world: World) -> None:
-    """The condition names it; where everything was it stays."""
+    """The condition names the class; replicas stay where they are."""
     world.start()
     await make_table(world)
     await change(world, rebalancer={"mode": "UserDefined", "class": "nowhere.to_be:Found"})

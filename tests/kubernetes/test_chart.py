@@ -1,4 +1,4 @@
-"""What the chart renders, before a real API server."""
+"""The rendered chart on a real API server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kubernetes.world import store_cluster
 
 @pytest.mark.parametrize("scope", ["cluster", "namespace"])
 def test_it_installs(kubectl: Kubectl, namespace: str, scope: str) -> None:
-    """An API server takes every object, as a server-side dry run."""
+    """The API server accepts every object in a server-side dry run."""
     if lacking("helm"):
         leave_out("not built yet: helm (make binaries ONLY=cluster)")
     release = Release(kubectl, namespace=namespace)
@@ -30,7 +30,7 @@ def test_it_installs(kubectl: Kubectl, namespace: str, scope: str) -> None:
 
 
 async def test_uninstalling_waits_for_store_clusters(kubectl: Kubectl, namespace: str) -> None:
-    """What has data stands in the way of an uninstall, by name; elsewhere than in the served namespaces it does not."""
+    """An uninstall is refused and names the StoreClusters in served namespaces, but not those in others."""
     kubectl.apply(store_cluster(), namespace=namespace)
     kube = Kube(await load_configuration(kubectl.kubeconfig))
     try:

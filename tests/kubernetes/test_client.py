@@ -1,4 +1,4 @@
-"""Requests whose answers only a real API server knows."""
+"""Requests whose responses only a real API server knows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.kubernetes.world import World
 
 
 async def ready_pod(world: World) -> Object:
-    """A pod that nobody but the test looks after."""
+    """A pod without a controller."""
     await world.stop("pods")
     await world.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}})
     metadata = {"name": "main-0", "namespace": world.namespace}
@@ -22,7 +22,7 @@ async def ready_pod(world: World) -> Object:
 
 
 async def test_an_eviction_is_meant_for_one_pod(world: World) -> None:
-    """Its successor of the same name stays, whoever has not heard of it yet; one that is gone need not be evicted."""
+    """Its successor of the same name is not evicted; a pod that is gone need not be."""
     pod = await ready_pod(world)
     predecessor = {**pod, "metadata": {**pod["metadata"], "uid": "another"}}
     assert await world.kube.evict(predecessor)
@@ -32,8 +32,8 @@ async def test_an_eviction_is_meant_for_one_pod(world: World) -> None:
     assert await world.kube.evict(pod)
 
 
-async def test_a_patch_of_a_version_that_has_passed(world: World) -> None:
-    """It is a conflict in a namespace of any name; an invalid patch is none, though both are answered with 422."""
+async def test_a_patch_of_an_old_version(world: World) -> None:
+    """It is a conflict; an invalid patch is not, though both are answered with 422."""
     namespace = world.namespace.replace("test", "orders")
     await world.kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     try:

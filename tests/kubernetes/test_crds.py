@@ -33,7 +33,7 @@ def submit(kubectl: Kubectl, verb: str, subject: dict[str, Any], *options: str, 
 
 
 def rules(node: Any) -> Iterator[str]:
-    """The message of every CEL rule in a schema."""
+    """Return the messages of all CEL rules in a schema."""
     children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
     if isinstance(node, dict):
         for rule in node.get("x-kubernetes-validations", ()):
@@ -53,7 +53,7 @@ def test_every_rule_has_a_case() -> None:
 
 
 def test_crds_are_accepted(kubectl: Kubectl) -> None:
-    """The API server takes each CRD and finds nothing to complain of in its schema."""
+    """The API server accepts each CRD, and reports no problem with its schema."""
     crds = kubectl.items("customresourcedefinitions")
     assert len(crds) == len(list((ROOT / "crds").glob("*.yaml")))
     for crd in crds:
@@ -64,7 +64,7 @@ def test_crds_are_accepted(kubectl: Kubectl) -> None:
 
 @pytest.mark.parametrize("file", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda file: file.name)
 def test_examples_apply(kubectl: Kubectl, namespace: str, file: Path) -> None:
-    """Every example is taken whole: no field of it is unknown to the API server, and none is dropped."""
+    """The API server knows every field of every example, and drops none."""
     options = (f"--filename={file}", f"--namespace={namespace}")
     kubectl("apply", *options, "--validate=strict")
     assert kubectl("diff", *options) == ""
@@ -72,7 +72,7 @@ def test_examples_apply(kubectl: Kubectl, namespace: str, file: Path) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_rule(kubectl: Kubectl, namespace: str, case: Case) -> None:
-    """The rule lets the one through and stops the other, with its message and no other complaint."""
+    """The rule accepts one object and rejects the other, with its message and no other."""
     verb = "create"
     if case.before is not None:
         submit(kubectl, "create", body(case, case.before), namespace=namespace)
@@ -101,7 +101,7 @@ def test_rule_of_the_models(case: Case) -> None:
 
 
 def test_a_new_object_is_not_current(kubectl: Kubectl, namespace: str) -> None:
-    """Nobody has seen it: kstatus compares its generation with the one observed, and waits."""
+    """Before its first reconciliation, kstatus sees that its generation was not observed."""
     case = next(case for case in CASES if case.kind == "Table")
     spec = {
         "storeCluster": "main",
@@ -118,7 +118,7 @@ def test_a_new_object_is_not_current(kubectl: Kubectl, namespace: str) -> None:
 
 
 def test_unknown_fields_are_named(kubectl: Kubectl, namespace: str) -> None:
-    """A misspelt field is refused by its name."""
+    """A misspelt field is rejected by name."""
     case = CASES[0]
     with pytest.raises(ClusterError, match=r'unknown field "spec\.replica"'):
         submit(kubectl, "create", body(case, {**case.accepted, "replica": 3}), namespace=namespace)
@@ -126,7 +126,7 @@ def test_unknown_fields_are_named(kubectl: Kubectl, namespace: str) -> None:
 
 @pytest.mark.parametrize(("kind", "field"), [("Table", "replicas"), ("StoreCluster", "stores")])
 def test_scale(kubectl: Kubectl, namespace: str, kind: str, field: str) -> None:
-    """`kubectl scale` changes what it is meant to change."""
+    """`kubectl scale` changes the right field."""
     case = next(case for case in CASES if case.kind == kind)
     submit(kubectl, "create", body(case, case.accepted), namespace=namespace)
     kubectl("scale", f"{kind}/orders", "--replicas=7", f"--namespace={namespace}")

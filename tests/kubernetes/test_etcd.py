@@ -33,8 +33,8 @@ from tests.metastore.test_space import fill
 
 
 @pytest.mark.processes
-async def test_etcd_away_and_back(world: World, tmp_path: Path) -> None:
-    """Without etcd the status says so and nothing ends; with it, everything goes on."""
+async def test_etcd_down_and_back(world: World, tmp_path: Path) -> None:
+    """Without etcd the status reports it and nothing exits; with it, everything continues."""
     server = EtcdServer(tmp_path / "own-etcd", binary=find_etcd(), fsync=False, extra_args=FAST_ELECTIONS)
     async with server:
         world.etcd = world.pods.etcd = server.endpoint
@@ -103,8 +103,8 @@ async def patch(world: World, spec: Object) -> None:
 
 
 @pytest.mark.processes
-async def test_a_malformed_key_is_told(world: World) -> None:
-    """StoreCluster and Table name it, and nothing ends; once it is gone, so is the trouble."""
+async def test_a_malformed_key_is_reported(world: World) -> None:
+    """StoreCluster and Table name it, and nothing exits; once it is gone, so is the problem."""
     operator = world.start()
     await make_table(world)
     key = Keys(namespace=world.namespace, store_cluster="main").store_state("main-9")
@@ -119,7 +119,7 @@ async def test_a_malformed_key_is_told(world: World) -> None:
 
 
 async def test_a_cluster_without_cert_manager(world: World) -> None:
-    """Who asks for its certificates where it is not installed is told so, and nothing ends."""
+    """The status reports that cert-manager is not installed, and nothing exits."""
     world.start(pods=PodSettings(image="store:1", lease_seconds=2), cert_manager=CertManagerSettings())
     await world.apply(store_cluster())
     found = await world.condition(STORE_CLUSTER, "main", "Degraded", reason="ApiRefused")
@@ -127,8 +127,8 @@ async def test_a_cluster_without_cert_manager(world: World) -> None:
     assert await world.get(STATEFUL_SET, "main") is None
 
 
-async def test_etcd_is_noted_as_formed(world: World) -> None:
-    """Once etcd has answered, its members can read so; what else is in the ConfigMap stays."""
+async def test_etcd_is_recorded_as_formed(world: World) -> None:
+    """Once etcd has answered, the ConfigMap says so; its other keys stay."""
     note = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -141,13 +141,13 @@ async def test_etcd_is_noted_as_formed(world: World) -> None:
     async def noted() -> bool:
         return "formed" in (await world.get(CONFIG_MAP, "etcd") or {})["data"]
 
-    await world.until("etcd is noted as formed", noted)
+    await world.until("etcd is recorded as formed", noted)
     assert (await world.get(CONFIG_MAP, "etcd") or {})["data"] == {"etcd.yaml": "name: etcd-0", "formed": "true"}
 
 
 @pytest.mark.processes
-async def test_a_full_etcd_is_relieved(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leading operator frees space in the bundled etcd, which then takes writes again."""
+async def test_space_is_freed_in_a_full_etcd(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leading operator frees space in the bundled etcd, which then accepts writes again."""
     for seconds in ("_PING_SECONDS", "_RELIEF_SECONDS"):
         monkeypatch.setattr(operator_process, seconds, 0.2)
     quota = ("--quota-backend-bytes=4194304",)
@@ -170,7 +170,7 @@ async def test_a_full_etcd_is_relieved(world: World, tmp_path: Path, monkeypatch
 async def test_an_etcd_that_stays_full_is_rarely_defragmented(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing can be freed, the operator waits longer and longer between two attempts."""
+    """If nothing can be freed, the operator retries with increasing intervals."""
     attempts = []
 
     async def futile(self: Maintenance) -> bool:
@@ -178,10 +178,10 @@ async def test_an_etcd_that_stays_full_is_rarely_defragmented(
         raise NoSpaceError("nothing can be freed")
 
     monkeypatch.setattr(Maintenance, "relieve", futile)
-    looks, due = [], ReliefPace.due
+    checks, due = [], ReliefPace.due
 
     def counted(pace: ReliefPace) -> bool:
-        looks.append(1)
+        checks.append(1)
         return due(pace)
 
     monkeypatch.setattr(ReliefPace, "due", counted)
@@ -195,9 +195,9 @@ async def test_an_etcd_that_stays_full_is_rarely_defragmented(
             await fill(way)
         world.start(etcd_note="etcd")
 
-        async def looked_often() -> bool:
-            return bool(attempts) and len(looks) > 100
+        async def checked_often() -> bool:
+            return bool(attempts) and len(checks) > 100
 
-        await world.until("a hundred looks", looked_often)
+        await world.until("a hundred checks", checked_often)
         assert len(attempts) <= 7
         await world.stop()

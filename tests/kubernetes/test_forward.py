@@ -1,4 +1,4 @@
-"""Forwarded ports, before a real API server and a modelled kubelet."""
+"""Forwarded ports, with a real API server and a fake kubelet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.kubernetes.world import World
 
 @pytest.fixture
 async def node(world: World, tmp_path: Path) -> AsyncIterator[Kubelet]:
-    """A node with one pod, at whose port somebody answers with what is said, in capitals."""
+    """A node with one pod, whose port echoes in capitals."""
     await world.stop("pods")
     await world.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}})
     name = f"{world.namespace}-node"
@@ -45,7 +45,7 @@ def forwarder_of(kube: Kube, world: World) -> Forwarder:
 
 
 async def test_bytes_go_both_ways(world: World, node: Kubelet) -> None:
-    """More than fits into one message, by one port for all connections to a pod."""
+    """More than fits into one message, over one port for all connections to a pod."""
     forwarder = forwarder_of(world.kube, world)
     reader, writer = await connected(forwarder)
     said = b"much" * 100_000
@@ -57,8 +57,8 @@ async def test_bytes_go_both_ways(world: World, node: Kubelet) -> None:
     await forwarder.close()
 
 
-async def test_closing_hangs_up(world: World, node: Kubelet) -> None:
-    """Whoever is still connected is told, and nothing stays open."""
+async def test_closing_ends_connections(world: World, node: Kubelet) -> None:
+    """Open connections are closed, and nothing stays open."""
     forwarder = forwarder_of(world.kube, world)
     reader, writer = await connected(forwarder)
     writer.write(b"hello")
@@ -69,19 +69,19 @@ async def test_closing_hangs_up(world: World, node: Kubelet) -> None:
     writer.close()
 
 
-async def test_a_pod_that_is_not_there(world: World) -> None:
-    """It is said before anybody connects."""
+async def test_a_missing_pod(world: World) -> None:
+    """The error comes before any connection."""
     with pytest.raises(ApiNotFoundError, match="main-7"):
         await forwarder_of(world.kube, world).check("main-7")
 
 
-async def test_what_goes_wrong_at_the_pod_is_kept(world: World, node: Kubelet) -> None:
-    """The connection ends, and what the kubelet said can be asked for."""
+async def test_errors_of_the_pod_are_kept(world: World, node: Kubelet) -> None:
+    """The connection ends, and the kubelet's error is available."""
     node.ports.clear()
     forwarder = forwarder_of(world.kube, world)
     reader, writer = await connected(forwarder)
     async with asyncio.timeout(30):
         assert await reader.read() == b""
-    assert forwarder.problems == {"main-0": "nobody listens at port 7410"}
+    assert forwarder.problems == {"main-0": "nothing listens on port 7410"}
     writer.close()
     await forwarder.close()

@@ -1,4 +1,4 @@
-"""What the chart grants is enough for the operator, and what is missing is told."""
+"""The chart's RBAC rules are sufficient for the operator, and missing permissions are reported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Rules = list[dict[str, Any]]
 
 
 def granted(kubectl: Kubectl, namespace: str) -> tuple[Rules, Rules]:
-    """What the chart grants in a served namespace, and beside the operator."""
+    """Return the chart's rules for a served namespace, and for the operator's own."""
     if lacking("helm"):
         leave_out("not built yet: helm (make binaries ONLY=cluster)")
     rendered = Release(kubectl, namespace=namespace).helm(
@@ -33,7 +33,7 @@ def granted(kubectl: Kubectl, namespace: str) -> tuple[Rules, Rules]:
 
 
 def grant(kubectl: Kubectl, namespace: str, *rules: Rules) -> None:
-    """To the account of the operator, in one namespace."""
+    """Grant rules to the operator's account in one namespace."""
     subject = {"kind": "ServiceAccount", "name": ACCOUNT, "namespace": namespace}
     role = {"apiGroup": API, "kind": "Role", "name": ACCOUNT}
     metadata = {"name": ACCOUNT}
@@ -52,7 +52,7 @@ def grant(kubectl: Kubectl, namespace: str, *rules: Rules) -> None:
 
 
 def kubeconfig(kubectl: Kubectl, namespace: str, folder: Path) -> Path:
-    """The way to the API server as that account."""
+    """Write a kubeconfig for that account."""
     assert kubectl.kubeconfig is not None
     config = msgspec.yaml.decode(kubectl.kubeconfig.read_bytes())
     token = kubectl("create", "token", ACCOUNT, f"--namespace={namespace}").strip()
@@ -64,14 +64,14 @@ def kubeconfig(kubectl: Kubectl, namespace: str, folder: Path) -> Path:
 
 
 def renamed(rules: Rules) -> Rules:
-    """The Lease and the seed have other names in tests."""
+    """Use the names of the Lease and the seed in tests."""
     text = msgspec.json.encode(rules).decode()
     return list(msgspec.json.decode(text.replace('"evenkeel-seed"', '"seed"').replace('"evenkeel"', '"operator"')))
 
 
 @pytest.mark.processes
-async def test_what_the_chart_grants_is_enough(kubectl: Kubectl, world: World, tmp_path: Path) -> None:
-    """As nobody but itself, the operator brings a table about, replaces pods, and leaves nothing of it in the end."""
+async def test_the_chart_grants_enough(kubectl: Kubectl, world: World, tmp_path: Path) -> None:
+    """With only its own permissions the operator creates a table, replaces pods, and removes everything."""
     served, own = granted(kubectl, world.namespace)
     grant(kubectl, world.namespace, served, renamed(own))
     world.start(kubeconfig=kubeconfig(kubectl, world.namespace, tmp_path))
@@ -91,8 +91,8 @@ async def test_what_the_chart_grants_is_enough(kubectl: Kubectl, world: World, t
 
 @pytest.mark.processes
 @pytest.mark.parametrize("lacks", ["services", "pods"])
-async def test_a_grant_that_lacks_is_named(kubectl: Kubectl, world: World, tmp_path: Path, lacks: str) -> None:
-    """Without a right to write, or even to list, the status says so; once it is given, the operator goes on."""
+async def test_a_missing_permission_is_named(kubectl: Kubectl, world: World, tmp_path: Path, lacks: str) -> None:
+    """Without permission to write or list, the status reports it; once granted, the operator continues."""
     served, own = granted(kubectl, world.namespace)
     poorer = [{**rule, "resources": [r for r in rule["resources"] if r != lacks]} for rule in served]
     poorer = [rule for rule in poorer if rule["resources"]]

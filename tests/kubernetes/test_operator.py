@@ -30,12 +30,12 @@ async def replicas_of(world: World, name: str = "orders") -> int:
 
 
 async def stores_of(world: World, name: str = "orders-0") -> set[str]:
-    """The stores that hold some partition of a slice."""
+    """Return the stores that hold some partition of a slice."""
     return {peer["store"] for partition in await partitions_of(world, name) for peer in partition["stable"]}
 
 
-async def test_a_table_is_made(world: World) -> None:
-    """A StoreCluster gets its pods and a Table its partitions; all that was made says how it is."""
+async def test_a_table_is_created(world: World) -> None:
+    """A StoreCluster gets its pods and a Table its partitions; all objects have a status."""
     world.start()
     await make_table(world)
 
@@ -58,7 +58,7 @@ async def test_a_table_is_made(world: World) -> None:
 
 @pytest.mark.processes
 async def test_nothing_is_sent_at_rest(world: World) -> None:
-    """Where nothing changes the API server is asked for nothing, the Lease and sweeps aside."""
+    """Without changes the operator sends no requests, except for the Lease and sweeps."""
     operator = world.start()
     await make_table(world)
     requests = operator.health.requests
@@ -70,20 +70,20 @@ async def test_nothing_is_sent_at_rest(world: World) -> None:
 
 
 @pytest.mark.processes
-async def test_events_tell_what_happened(world: World) -> None:
+async def test_events_are_recorded(world: World) -> None:
     """`kubectl describe` shows when a table became Ready."""
     world.start()
     await make_table(world)
 
-    async def told() -> bool:
+    async def recorded() -> bool:
         events = (await world.kube.list(EVENT, world.namespace)).items
         return any(e["involvedObject"]["name"] == "orders" and e["reason"] == "Ready" for e in events)
 
-    await world.until("an Event says that the table is Ready", told)
+    await world.until("an Event reports that the table is Ready", recorded)
 
 
 async def test_kubectl_scale_of_a_table(world: World) -> None:
-    """`kubectl scale table` adds copies, and the status arrives at them."""
+    """`kubectl scale table` adds replicas, and the status reports them."""
     world.start()
     await make_table(world, stores=5)
     await world.run("scale", "table/orders", "--replicas=5")
@@ -97,12 +97,12 @@ async def test_kubectl_scale_of_a_table(world: World) -> None:
     async def everywhere() -> bool:
         return len(await stores_of(world)) == 5
 
-    await world.until("the slice tells of five stores", everywhere)
+    await world.until("the slice names five stores", everywhere)
 
 
 @pytest.mark.processes
-async def test_a_store_that_leaves_is_emptied_first(world: World) -> None:
-    """A StoreCluster that is scaled down keeps its last pod until nothing is on it, and its volume goes with it."""
+async def test_a_surplus_store_is_drained_first(world: World) -> None:
+    """A StoreCluster that is scaled down keeps its last pod until it holds nothing; then its volume goes too."""
     world.start()
     await make_table(world, stores=4)
 
@@ -114,7 +114,7 @@ async def test_a_store_that_leaves_is_emptied_first(world: World) -> None:
         found = await world.get(STORE_CLUSTER, "main")
         return bool((found or {}).get("status", {}).get("drains"))
 
-    await world.until("the drain is told", draining)
+    await world.until("the drain is reported", draining)
     assert (await world.get(STATEFUL_SET, "main") or {})["spec"]["replicas"] == 4
     world.pods.network.held.clear()
 
@@ -133,7 +133,7 @@ async def test_a_store_that_leaves_is_emptied_first(world: World) -> None:
 
 @pytest.mark.processes
 async def test_scaling_up_in_the_middle_of_scaling_down(world: World) -> None:
-    """A store that was leaving stays when it is wanted again, and gets its share back."""
+    """A draining store stays when it is desired again, and gets its share back."""
     world.start()
     await make_table(world, stores=4)
     world.pods.network.held.update({"main-0", "main-1", "main-2"})
@@ -157,7 +157,7 @@ async def test_scaling_up_in_the_middle_of_scaling_down(world: World) -> None:
 
 
 async def test_a_deleted_table_leaves_nothing(world: World) -> None:
-    """A Table that wants nothing kept stays until its stores have dropped it; then no key of it is left."""
+    """A Table without retention stays until its stores have dropped it; then it has no keys."""
     world.start()
     await make_table(world, undeleteFor="0s")
     await world.run("delete", "table/orders", "--timeout=60s")
@@ -166,7 +166,7 @@ async def test_a_deleted_table_leaves_nothing(world: World) -> None:
 
 @pytest.mark.processes
 async def test_a_deleted_store_cluster_leaves_nothing(world: World) -> None:
-    """A StoreCluster waits for its tables, and says so; then pods, volumes, keys and Secrets elsewhere go."""
+    """A StoreCluster reports that it waits for its tables; then pods, volumes, keys and client Secrets go."""
     other = f"{world.namespace}-clients"
     await world.run("create", "namespace", other)
     world.start()
@@ -193,8 +193,8 @@ async def test_a_deleted_store_cluster_leaves_nothing(world: World) -> None:
 
 
 @pytest.mark.processes
-async def test_tables_do_not_trap_a_namespace(world: World) -> None:
-    """Where pods were taken away first, as a namespace's end does, tables and StoreCluster go without them."""
+async def test_tables_do_not_block_a_namespace(world: World) -> None:
+    """If the pods are deleted first, as with a namespace, tables and StoreCluster go without them."""
     world.start()
     await make_table(world, undeleteFor="0s")
     world.pods.held.update({"main-0", "main-1", "main-2"})
@@ -211,7 +211,7 @@ async def test_tables_do_not_trap_a_namespace(world: World) -> None:
 
 
 async def test_a_table_waits_for_its_store_cluster(world: World) -> None:
-    """A Table without a StoreCluster says so, and is made when that comes."""
+    """A Table reports a missing StoreCluster, and is created once that exists."""
     world.start()
     await world.apply(table())
     await world.condition(TABLE, "orders", "Degraded", reason="StoreClusterMissing")
@@ -223,7 +223,7 @@ async def test_a_table_waits_for_its_store_cluster(world: World) -> None:
 
 @pytest.mark.processes
 async def test_a_paused_store_cluster_is_left_alone(world: World) -> None:
-    """While the annotation says so neither pods nor plans are changed; without it they are."""
+    """While the annotation is set, pods and plans do not change."""
     world.start()
     await make_table(world, stores=3)
     await world.run("annotate", "storecluster/main", "evenkeel.dev/paused=true")
@@ -239,31 +239,33 @@ async def test_a_paused_store_cluster_is_left_alone(world: World) -> None:
         stateful_set = await world.get(STATEFUL_SET, "main") or {}
         return bool(stateful_set["spec"]["replicas"] == 4) and await replicas_of(world) == 1
 
-    await world.until("what was asked for meanwhile is done", carried_out)
+    await world.until("the changes during the pause are carried out", carried_out)
 
 
 @pytest.mark.processes
 async def test_volumes_grow(world: World) -> None:
-    """A larger size is asked for of every volume, though a StatefulSet's template cannot change."""
+    """A larger size is requested for every volume, though a StatefulSet's template is immutable."""
     world.start()
     await world.apply(store_cluster())
     await world.condition(STORE_CLUSTER, "main", "Ready")
     await world.run("patch", "storecluster/main", "--type=merge", '--patch={"spec":{"storage":{"size":"2Gi"}}}')
 
     async def refused_or_grown() -> bool:
-        # Volumes that nobody has bound cannot grow, which the API server says and the status repeats.
+        # Unbound volumes cannot grow; the status has the API server's error.
         claims = (await world.kube.list(PERSISTENT_VOLUME_CLAIM, world.namespace)).items
         sizes = {claim["spec"]["resources"]["requests"]["storage"] for claim in claims}
         found = await world.get(STORE_CLUSTER, "main") or {}
-        told = str(found.get("status", {}).get("conditions", ()))
-        return sizes == {"2Gi"} or "only dynamically provisioned pvc can be resized" in told or "bound" in told
+        conditions = str(found.get("status", {}).get("conditions", ()))
+        return (
+            sizes == {"2Gi"} or "only dynamically provisioned pvc can be resized" in conditions or "bound" in conditions
+        )
 
-    await world.until("volumes grow, or the status says why not", refused_or_grown)
+    await world.until("volumes grow, or the status reports why not", refused_or_grown)
 
 
 @pytest.mark.processes
 async def test_zones_come_from_nodes(world: World) -> None:
-    """Replicas are spread over the zones of the nodes that pods are on, and the status says where zones come from."""
+    """Replicas are spread over the zones of the pods' nodes, and the status names the source of zones."""
     zones = {f"{world.namespace}-{i}": f"zone-{i % 3}" for i in range(6)}
     for node, zone in zones.items():
         labels = {"topology.kubernetes.io/zone": zone}
@@ -283,7 +285,7 @@ async def test_zones_come_from_nodes(world: World) -> None:
 
 @pytest.mark.processes
 async def test_a_store_on_a_cordoned_node_leads_nothing(world: World) -> None:
-    """Its replicas stay; when the node is open again, leaderships come back to where they belong."""
+    """Its replicas stay; after an uncordon, leaderships return to their preferred stores."""
     nodes = [f"{world.namespace}-{number}" for number in range(3)]
     for node in nodes:
         await world.kube.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
@@ -292,7 +294,7 @@ async def test_a_store_on_a_cordoned_node_leads_nothing(world: World) -> None:
     await make_table(world, partitions=6)
 
     async def leads(store: str) -> bool:
-        return any(told.get("leader") == store for told in await partitions_of(world))
+        return any(partition.get("leader") == store for partition in await partitions_of(world))
 
     async def nothing() -> bool:
         return not await leads("main-1")
@@ -314,7 +316,7 @@ async def test_a_store_on_a_cordoned_node_leads_nothing(world: World) -> None:
 
 @pytest.mark.processes
 async def test_pods_are_replaced_one_by_one(world: World) -> None:
-    """Another template replaces them, the one that does not work first, each when the one before is ready."""
+    """A new template replaces pods one at a time, unready ones first."""
     world.start()
     await make_table(world, movement={"lostAfter": "10m"})
     before = await uids(world)
@@ -330,7 +332,7 @@ async def test_pods_are_replaced_one_by_one(world: World) -> None:
     async def first() -> bool:
         return await replaced() == {"main-0"}
 
-    await world.until("the one that does not work is replaced first", first)
+    await world.until("the unready pod is replaced first", first)
     await world.quiet(lambda: world.pods.made, for_seconds=6)
     assert await replaced() == {"main-0"}
     world.pods.held.clear()
@@ -346,7 +348,7 @@ async def test_pods_are_replaced_one_by_one(world: World) -> None:
 
 @pytest.mark.processes
 async def test_a_wiped_volume_gets_a_new_replica(world: World) -> None:
-    """A pod that comes back with an empty volume holds its partitions again, as another replica."""
+    """A pod that returns with an empty volume holds its partitions again, as new replicas."""
     world.start()
     await make_table(world, partitions=2)
     before = [replica(partition, "main-1") for partition in await partitions_of(world)]
@@ -368,7 +370,7 @@ def replica(partition: Object, store: str) -> int:
 
 @pytest.mark.processes
 async def test_a_lost_store_is_replaced(world: World) -> None:
-    """The replicas of a store that is away for longer than `lostAfter` are made anew elsewhere."""
+    """Replicas of a store that is down for longer than `lostAfter` are recreated elsewhere."""
     world.start()
     await make_table(world, stores=4, movement={"lostAfter": "3s"})
     await world.pods.kill("main-1")
@@ -382,8 +384,8 @@ async def test_a_lost_store_is_replaced(world: World) -> None:
 
 
 @pytest.mark.processes
-async def test_a_store_that_is_away_and_empty_holds_up_no_drain(world: World) -> None:
-    """Once its replicas are elsewhere it does not use up the budget of the others; when it is back, it counts again."""
+async def test_an_unavailable_empty_store_blocks_no_drain(world: World) -> None:
+    """Once its replicas are elsewhere it does not use up the budget; when it is back, it counts again."""
     world.start()
     await make_table(world, stores=4, movement={"lostAfter": "1s"})
 
@@ -402,8 +404,8 @@ async def test_a_store_that_is_away_and_empty_holds_up_no_drain(world: World) ->
 
 
 @pytest.mark.processes
-async def test_a_successor_goes_on(world: World) -> None:
-    """An operator that dies in the middle of a rebalance is followed by the other, which finishes the same plan."""
+async def test_a_successor_continues(world: World) -> None:
+    """The other operator completes the plan of one that was killed during a rebalance."""
     first = world.start("one")
     await make_table(world, stores=5, partitions=8)
     second = world.start("two")
@@ -428,8 +430,8 @@ async def test_a_successor_goes_on(world: World) -> None:
 
 
 @pytest.mark.processes
-async def test_a_changed_child_is_put_right(world: World) -> None:
-    """What somebody else changes in a StatefulSet of ours is changed back."""
+async def test_a_changed_stateful_set_is_reverted(world: World) -> None:
+    """A change by another client is reverted."""
     world.start()
     await world.apply(store_cluster())
     await world.condition(STORE_CLUSTER, "main", "Ready")

@@ -46,7 +46,7 @@ def written(kind: Kind, name: str, **fields: Any) -> Object:
 
 
 def substance(found: Object | None) -> Object:
-    """All of an object but what controllers report of it."""
+    """Return an object without what controllers write."""
     assert found is not None
     return {name: value for name, value in found.items() if name != "status"} | {
         "metadata": {key: found["metadata"].get(key) for key in ("uid", "labels", "annotations", "ownerReferences")}
@@ -54,8 +54,8 @@ def substance(found: Object | None) -> Object:
 
 
 @pytest.mark.parametrize(("kind", "name", "fields"), THEIRS, ids=lambda value: value if isinstance(value, str) else "")
-async def test_an_object_of_others_is_left_as_it_is(world: World, kind: Kind, name: str, fields: Object) -> None:
-    """The status names it and the remedy; once it is gone the operator goes on."""
+async def test_an_object_of_another_owner_stays_as_it_is(world: World, kind: Kind, name: str, fields: Object) -> None:
+    """The status names it and the remedy; once it is gone, the operator continues."""
     await world.apply(written(kind, name, **fields))
     before = substance(await world.get(kind, name))
     world.start(pods=PodSettings(image="store:1", tls=name == "main-tls", lease_seconds=2))
@@ -70,7 +70,7 @@ async def test_an_object_of_others_is_left_as_it_is(world: World, kind: Kind, na
 
 
 async def test_objects_of_others_outlive_the_store_cluster(world: World) -> None:
-    """Nothing is deleted with a StoreCluster but what was made for it; other objects have no owner to go with."""
+    """Only objects created for a StoreCluster are deleted with it."""
     for kind, name, fields in THEIRS:
         await world.apply(written(kind, name, **fields))
     before = [substance(await world.get(kind, name)) for kind, name, _ in THEIRS]
@@ -98,30 +98,30 @@ async def test_a_secret_in_a_clients_namespace(world: World) -> None:
     assert substance(await world.kube.get(SECRET, "main-client", clients)) == before
 
 
-async def test_a_lease_of_others(world: World) -> None:
-    """An operator whose Lease belongs to another program does not lead, and does not touch it."""
+async def test_a_lease_of_another_program(world: World) -> None:
+    """An operator whose Lease belongs to another program does not lead, and does not change it."""
     spec = {"holderIdentity": "theirs", "leaseDurationSeconds": 1}
     await world.apply(written(LEASE, "operator", spec=spec))
     operator = world.start()
 
-    async def looked() -> bool:
+    async def tried() -> bool:
         return operator.health.requests["GET", "leases", 200] > 2
 
-    await world.until("the Lease was looked at", looked)
+    await world.until("the operator has read the Lease", tried)
     assert (await world.get(LEASE, "operator") or {})["spec"]["holderIdentity"] == "theirs"
     assert not operator.health.leading
 
 
 async def owner(world: World) -> StoreCluster:
-    """A StoreCluster that nobody looks after."""
+    """A StoreCluster without an operator."""
     await world.apply(store_cluster())
     found = parse(await world.get(STORE_CLUSTER, "main") or {})
     assert isinstance(found, StoreCluster)
     return found
 
 
-async def test_a_field_that_is_no_longer_wanted_is_removed(world: World) -> None:
-    """Though the object was created by POST: its fields count as applied from the first update on."""
+async def test_a_field_that_is_no_longer_desired_is_removed(world: World) -> None:
+    """Fields of an object created by POST count as applied from the first update on."""
     wanted, applier = stateful_set.service(await owner(world)), Applier(world.kube)
     assert await applier.apply(wanted) is Applied.CREATED
     less = copy.deepcopy(wanted)
@@ -136,7 +136,7 @@ async def test_a_field_that_is_no_longer_wanted_is_removed(world: World) -> None
 
 
 async def test_an_object_that_is_exchanged_in_between(world: World) -> None:
-    """An update names the uid that was found to be ours: it never lands on an object that took its place."""
+    """An update names the uid of the owned object, so it never changes its successor."""
     wanted, applier = stateful_set.service(await owner(world)), Applier(world.kube)
     await applier.apply(wanted)
     ours = await world.get(SERVICE, "main")

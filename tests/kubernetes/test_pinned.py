@@ -1,4 +1,4 @@
-"""PartitionAssignments that users write, on a real API server."""
+"""PartitionAssignments written by users, on a real API server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.kubernetes.world import World, make_table, partitions_of, store_clust
 
 
 def assignment(*chosen: Object) -> Object:
-    """The first slice of `orders`, as a user writes it."""
+    """The first slice of `orders` as a user writes it."""
     return {
         "apiVersion": PARTITION_ASSIGNMENT.api_version,
         "kind": PARTITION_ASSIGNMENT.name,
@@ -25,18 +25,18 @@ def at(partition: int, stores: str, leader: str = "") -> Object:
 
 
 async def placed(world: World) -> dict[int, tuple[set[str], str]]:
-    """By partition: the numbers of the stores that have it, and of who leads it."""
+    """Return, by partition, the numbers of its stores and of its leader."""
     return {
-        told["partition"]: (
-            {peer["store"].removeprefix("main-") for peer in told["stable"]},
-            told.get("leader", "").removeprefix("main-"),
+        partition["partition"]: (
+            {peer["store"].removeprefix("main-") for peer in partition["stable"]},
+            partition.get("leader", "").removeprefix("main-"),
         )
-        for told in await partitions_of(world)
+        for partition in await partitions_of(world)
     }
 
 
 async def until_placed(world: World, expected: dict[int, tuple[str, str]]) -> None:
-    """Wait until partitions are where they should be, and led by whom they should be."""
+    """Wait until partitions have the expected stores and leaders."""
     wanted = {partition: (set(stores), leader) for partition, (stores, leader) in expected.items()}
 
     async def so() -> bool:
@@ -47,7 +47,7 @@ async def until_placed(world: World, expected: dict[int, tuple[str, str]]) -> No
 
 @pytest.mark.parametrize("mode", ["SemiAuto", "Customized"])
 async def test_partitions_are_where_a_user_pins_them(world: World, mode: str) -> None:
-    """From the beginning, and after every change of the user's mind; the status says that it is taken."""
+    """At creation and after every change; the status reports that the assignment is accepted."""
     world.start()
     pins = assignment(at(0, "321", leader="2"), at(1, "012", leader="0"))
     await world.apply(store_cluster(4), pins, table(partitions=2, rebalancer={"mode": mode}))
@@ -59,8 +59,8 @@ async def test_partitions_are_where_a_user_pins_them(world: World, mode: str) ->
 
 
 @pytest.mark.processes
-async def test_a_pin_that_cannot_be_says_why(world: World) -> None:
-    """Table and assignment name the store that is not there; where everything was it stays."""
+async def test_an_impossible_pin_is_reported(world: World) -> None:
+    """Table and assignment name the missing store; replicas stay where they are."""
     world.start()
     await make_table(world, partitions=1, rebalancer={"mode": "FullAuto"})
     before = await placed(world)
@@ -75,8 +75,8 @@ async def test_a_pin_that_cannot_be_says_why(world: World) -> None:
 
 
 @pytest.mark.processes
-async def test_a_pin_that_nobody_asked_for_is_ignored_and_says_so(world: World) -> None:
-    """Under FullAuto the rebalancer decides, and the assignment says what would make it count."""
+async def test_a_pin_under_full_auto_is_ignored_and_reported(world: World) -> None:
+    """Under FullAuto the rebalancer decides, and the assignment says which mode it needs."""
     world.start()
     await make_table(world, partitions=1)
     await world.apply(assignment(at(0, "0")))
@@ -86,8 +86,8 @@ async def test_a_pin_that_nobody_asked_for_is_ignored_and_says_so(world: World) 
 
 
 @pytest.mark.processes
-async def test_the_next_of_a_list_stands_in(world: World) -> None:
-    """Under SemiAuto the stores of a list that live have the copies; the first comes back to lead."""
+async def test_the_next_store_of_a_list_takes_over(world: World) -> None:
+    """Under SemiAuto the live stores of a list hold the replicas; the first leads again when it is back."""
     world.start()
     wanted = table(partitions=1, replicas=3, rebalancer={"mode": "SemiAuto"}, movement={"lostAfter": "3s"})
     await world.apply(store_cluster(4), assignment(at(0, "3120")), wanted)

@@ -1,4 +1,4 @@
-"""`kubectl evenkeel` before a real API server, with an operator that does what it asks for."""
+"""`kubectl evenkeel` on a real API server, with a running operator."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PROGRAMS = Path(sys.executable).parent
 
 
 async def plugged(world: World, *arguments: str) -> str:
-    """What the plugin prints."""
+    """Run the plugin, and return its output."""
     result = await attempt(world, *arguments)
     if result.exception is not None:
         raise result.exception
@@ -42,7 +42,7 @@ async def plugged(world: World, *arguments: str) -> str:
 
 
 async def refused(world: World, *arguments: str) -> str:
-    """Why the plugin does not do it."""
+    """Run the plugin, and return its error."""
     result = await attempt(world, *arguments)
     assert isinstance(result.exception, EvenkeelError), result
     return str(result.exception)
@@ -53,8 +53,8 @@ async def attempt(world: World, *arguments: str, kubeconfig: Path | None = None)
     return await asyncio.to_thread(lambda: CliRunner().invoke(plugin, [*arguments, *where]))
 
 
-async def test_what_there_is(world: World) -> None:
-    """Tables, their partitions and what is unusual, for people and for programs."""
+async def test_status(world: World) -> None:
+    """It has tables, their partitions and problems, for people and for programs."""
     world.start()
     await make_table(world, partitions=4)
     found = json.loads(await plugged(world, "partitions", "orders", "-o", "json"))
@@ -63,33 +63,33 @@ async def test_what_there_is(world: World) -> None:
     assert head.split()[:3] == ["NAME", "READY", "PARTITIONS"]
     assert row.split()[:4] == ["orders", "True", "4", "3/3"]
     assert stores == "storecluster main: 3/3 stores, 1 tables, 12 replicas, version 2"
-    told = json.loads(await plugged(world, "status", "--output", "json"))
-    assert [found["metadata"]["name"] for found in told["tables"]] == ["orders"]
+    status = json.loads(await plugged(world, "status", "--output", "json"))
+    assert [found["metadata"]["name"] for found in status["tables"]] == ["orders"]
     lines = (await plugged(world, "partitions", "table/orders")).splitlines()
     assert lines[0].split()[:3] == ["PARTITION", "LEADER", "STAGE"]
     assert lines[4].split()[0] == "3"
     assert "main-0" in lines[4]
 
 
-async def test_a_plan_is_asked_for_and_changes_nothing(world: World) -> None:
-    """The operator answers a dry run, of which nothing is left; what cannot be is refused with its reason."""
+async def test_a_dry_run_changes_nothing(world: World) -> None:
+    """The operator answers a dry run, which is removed afterwards; an impossible one fails with a reason."""
     world.start()
     await make_table(world, stores=5)
-    told = json.loads(await plugged(world, "plan", "orders", "--replicas", "5", "-o", "json"))
-    number = told["number"]
+    plan = json.loads(await plugged(world, "plan", "orders", "--replicas", "5", "-o", "json"))
+    number = plan["number"]
     assert number == (await world.get(TABLE, "orders") or {})["status"]["plan"] + 1
-    assert (told["sameAs"], told["totals"]["moves"]) == (None, 8)
-    assert {move["from"] for move in told["moves"]} == {None}
+    assert (plan["sameAs"], plan["totals"]["moves"]) == (None, 8)
+    assert {move["from"] for move in plan["moves"]} == {None}
     said = await plugged(world, "plan", "orders", "--replicas", "5")
-    assert f"plan {number} would be: 8 moves of 4 partitions" in said
+    assert f"plan {number} would have 8 moves in 4 partitions" in said
     assert "replicas 9 need 9 stores" in await refused(world, "plan", "orders", "--replicas", "9")
     left = (await world.kube.list(REBALANCE_PLAN, world.namespace)).items
     assert [plan["metadata"]["name"] for plan in left if plan["spec"].get("dryRun")] == []
     assert (await world.get(TABLE, "orders") or {})["spec"]["replicas"] == 3
 
 
-async def test_a_store_is_drained_and_released(world: World) -> None:
-    """Nothing is left on it when the command returns; then it takes replicas again."""
+async def test_a_store_is_drained_and_undrained(world: World) -> None:
+    """It holds nothing when the command returns; after `undrain` it takes replicas again."""
     world.start()
     await make_table(world, stores=4)
     said = await plugged(world, "drain", "main-1", "--wait")
@@ -104,7 +104,7 @@ async def test_a_store_is_drained_and_released(world: World) -> None:
 
 
 async def test_a_leader_is_transferred(world: World) -> None:
-    """Whoever is named leads; who has no vote is refused by those who have one."""
+    """The named store leads; a store without a vote is rejected."""
     world.start()
     await make_table(world, partitions=1)
 
@@ -127,7 +127,7 @@ async def test_a_leader_is_transferred(world: World) -> None:
 
 @pytest.mark.processes
 async def test_a_paused_table_stays_as_it_is(world: World) -> None:
-    """No move is begun until it is resumed."""
+    """No move starts until it is resumed."""
     world.start()
     await make_table(world, stores=4)
     assert "paused" in await plugged(world, "pause", "table/orders")
@@ -141,25 +141,25 @@ async def test_a_paused_table_stays_as_it_is(world: World) -> None:
 
 @pytest.mark.processes
 async def test_a_plan_is_approved(world: World) -> None:
-    """What waits begins, and is the plan that was looked at."""
+    """The plan that waited is the one that starts."""
     world.start()
     await make_table(world, stores=4, approval="Manual")
     await world.run("scale", "table/orders", "--replicas=4")
 
     async def waits() -> str:
         _, waiting, hint = (await plugged(world, "plan", "orders")).partition(
-            ", which waits: `kubectl evenkeel approve "
+            " awaits approval: run `kubectl evenkeel approve "
         )
         return hint.strip().removesuffix("`") if waiting else ""
 
-    plan = await world.until("the plan waits", waits)
+    plan = await world.until("the plan awaits approval", waits)
     assert "4 moves" in await plugged(world, "approve", plan)
     await plugged(world, "wait", "orders", "--for", "Balanced", "--timeout", "60")
     assert (await world.get(TABLE, "orders") or {})["status"]["replicas"] == 4
 
 
-async def test_a_table_that_cannot_go_is_released(world: World) -> None:
-    """A store that will never say that it dropped a table holds it up until nobody waits for it any more."""
+async def test_a_table_is_force_deleted(world: World) -> None:
+    """A deletion waits for a lost store to confirm the drop, until it is forced."""
     world.start()
     await make_table(world, undeleteFor="0s")
     assert "is not being deleted" in await refused(world, "force-delete", "table/orders")
@@ -179,7 +179,7 @@ async def test_a_table_that_cannot_go_is_released(world: World) -> None:
 
 @pytest.mark.processes
 async def test_watching(world: World) -> None:
-    """kubectl finds the plugin; `-w` prints again on a change, and Ctrl-C is its good end."""
+    """kubectl finds the plugin; `-w` prints again on a change, and Ctrl-C exits with 0."""
     world.start()
     await make_table(world, stores=4)
     environment = {**os.environ, "KUBECONFIG": str(world.kubectl.kubeconfig)}
@@ -206,14 +206,14 @@ async def test_watching(world: World) -> None:
 
 
 def secret(namespace: str) -> Object:
-    """What the operator gives to clients."""
+    """The client Secret that the operator creates."""
     endpoints = ",".join(f"grpc://main-{n}.main.{namespace}.svc:7410" for n in range(2))
     data = {"endpoints": b64encode(endpoints.encode()).decode(), "token": b64encode(b"secret").decode()}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "main-client"}, "data": data}
 
 
 async def pods_on(world: World, node: str) -> None:
-    """Pods of two stores, which run, and which nobody but the test looks after."""
+    """Running pods of two stores, without a controller."""
     await world.stop("pods")
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
     await world.apply(account, store_cluster(stores=2), secret(world.namespace))
@@ -227,7 +227,7 @@ async def pods_on(world: World, node: str) -> None:
 
 @asynccontextmanager
 async def two_stores(world: World, tmp_path: Path) -> AsyncIterator[list[Store]]:
-    """Each leads one partition, and names itself and the other by their pods' names."""
+    """Two stores that lead one partition each, and advertise pod names."""
     async with AsyncExitStack() as stack:
         made = [Store(tmp_path / f"{n}", name=f"main-{n}", tokens=lambda: [b"secret"]) for n in range(2)]
         for store in made:
@@ -246,7 +246,7 @@ async def introduce(world: World, made: list[Store]) -> None:
 
 
 async def test_sql_goes_through_the_api_server(world: World, tmp_path: Path) -> None:
-    """Stores that name each other by pod names, which nobody resolves here, are reached by forwarded ports."""
+    """Stores with pod names that do not resolve here are reached by forwarded ports."""
     node = f"{world.namespace}-node"
     async with two_stores(world, tmp_path) as stores, kubelet(world.kube, node, tmp_path) as found:
         await pods_on(world, node)
@@ -261,23 +261,23 @@ async def test_sql_goes_through_the_api_server(world: World, tmp_path: Path) -> 
         assert set(found.opened) == {"main-0", "main-1"}
         assert "nope does not exist! There are: orders" in await refused(world, "sql", "select * from nope")
         found.ports.clear()
-        assert "nobody listens at port 7410" in await refused(world, "sql", "select * from orders")
+        assert "nothing listens on port 7410" in await refused(world, "sql", "select * from orders")
 
 
 async def test_sql_without_stores(world: World) -> None:
-    """It says what lacks."""
+    """The error says what is missing."""
     assert "allowed: one that exists in namespace" in await refused(world, "sql", "select 1")
     await world.apply(store_cluster())
-    assert "the operator has not made its Secret main-client yet" in await refused(world, "sql", "select 1")
+    assert "the operator has not created the Secret main-client yet" in await refused(world, "sql", "select 1")
     await world.apply(secret(world.namespace))
-    assert "no store's pod runs" in await refused(world, "sql", "select 1")
+    assert "no pod of a store is running" in await refused(world, "sql", "select 1")
 
 
 # Errors
 
 
-async def test_what_is_not_there_is_named(world: World) -> None:
-    """With what there is instead."""
+async def test_missing_objects_are_named(world: World) -> None:
+    """The error lists what exists."""
     await world.apply(store_cluster())
     words = f"Table: got 'nope'; allowed: one that exists in namespace {world.namespace} (there are none)"
     assert await refused(world, "partitions", "nope") == words
@@ -286,18 +286,18 @@ async def test_what_is_not_there_is_named(world: World) -> None:
     assert "kind: got 'pod'" in await refused(world, "pause", "pod/x")
 
 
-async def test_what_is_not_permitted(world: World, tmp_path: Path) -> None:
-    """The API server's reason, and which roles there are."""
+async def test_missing_permissions(world: World, tmp_path: Path) -> None:
+    """The error has the API server's reason, and names the roles."""
     await world.run("create", "serviceaccount", "nobody")
     token = (await world.run("create", "token", "nobody")).strip()
     config = as_user(world.kubectl, tmp_path, {"token": token})
     result = await attempt(world, "status", kubeconfig=config)
     assert "cannot list resource" in str(result.exception)
-    assert "the role `view` of a namespace lets you see" in str(result.exception)
+    assert "reading needs the role `view` in the namespace" in str(result.exception)
 
 
 def as_user(kubectl: Kubectl, folder: Path, user: dict[str, Any]) -> Path:
-    """A kubeconfig of somebody else."""
+    """Write a kubeconfig of another user."""
     assert kubectl.kubeconfig is not None
     config = msgspec.yaml.decode(kubectl.kubeconfig.read_bytes())
     config["users"][0]["user"] = user
@@ -306,8 +306,8 @@ def as_user(kubectl: Kubectl, folder: Path, user: dict[str, Any]) -> Path:
     return file
 
 
-async def test_wrong_ways(world: World, tmp_path: Path) -> None:
-    """A file that is not there, a context that is not in it, an API server that does not answer."""
+async def test_wrong_kubeconfigs(world: World, tmp_path: Path) -> None:
+    """A missing file, an unknown context, and an API server that does not answer."""
     result = await attempt(world, "status", kubeconfig=tmp_path / "none")
     assert str(result.exception) == f"--kubeconfig: {tmp_path / 'none'} is not a file"
     assert "nowhere" in await refused(world, "status", "--context", "nowhere")
@@ -321,7 +321,7 @@ async def test_wrong_ways(world: World, tmp_path: Path) -> None:
 
 @pytest.mark.processes
 async def test_evenkeel_is_not_installed(tmp_path: Path) -> None:
-    """Where the API server has never heard of tables, that is said."""
+    """The error says that the API server has no such resource."""
     with api_server(tmp_path) as plane:
         where = f"--kubeconfig={plane.kubectl.kubeconfig}"
         for arguments in (["status"], ["partitions", "orders"], ["drain", "main-0"]):
@@ -330,6 +330,6 @@ async def test_evenkeel_is_not_installed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["apply", "delete", "scale", "local"])
-def test_what_kubectl_does_itself(verb: str) -> None:
-    """Such verbs are kubectl's own."""
+def test_verbs_of_kubectl(verb: str) -> None:
+    """The plugin does not define verbs of kubectl."""
     assert CliRunner().invoke(plugin, [verb]).exit_code == 2

@@ -1,4 +1,4 @@
-"""What becomes of volumes, on a real API server: claims stay whatever happens to the StatefulSet."""
+"""Volumes on a real API server: claims survive whatever happens to the StatefulSet."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ CLAIMS = ["data-main-0", "data-main-1", "data-main-2"]
 
 
 async def uids(world: World) -> dict[str, str]:
-    """The claims by name, and which one each is."""
+    """Return the uids of the claims, by name."""
     found = (await world.kube.list(PERSISTENT_VOLUME_CLAIM, world.namespace)).items
     return {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in found}
 
 
 async def volumes(world: World) -> set[str]:
-    """The volumes that partitions are on, as the metastore has them."""
+    """Return the volumes that partitions are on, according to the metastore."""
     stable = [key for key in await world.keys() if key.startswith("partition.assignments.stable/")]
     assert stable
     return {disk.volume for disk in world.pods._disks.values()}
@@ -34,7 +34,7 @@ async def no_pods(world: World) -> bool:
 
 @pytest.mark.parametrize("how", ["scale --replicas=0 statefulset/main", "delete statefulset/main"])
 async def test_a_stateful_set_changed_by_hand_loses_nothing(world: World, how: str) -> None:
-    """Though the operator was away until all pods were gone, they come back with their volumes."""
+    """The pods return with their volumes, even if the operator was down until all pods were gone."""
     world.start()
     await make_table(world)
     before, disks = await uids(world), await volumes(world)
@@ -58,7 +58,7 @@ async def test_a_stateful_set_changed_by_hand_loses_nothing(world: World, how: s
 
 @pytest.mark.processes
 async def test_scaled_by_hand_in_the_middle_of_a_drain(world: World) -> None:
-    """A store that leaves and still holds something comes back too, though the StoreCluster wants fewer."""
+    """A draining store that still holds replicas returns too, though it is surplus."""
     world.start()
     await make_table(world, stores=4)
     world.pods.network.held.add("main-0")  # so that nothing can move there for now
@@ -67,7 +67,7 @@ async def test_scaled_by_hand_in_the_middle_of_a_drain(world: World) -> None:
     async def draining() -> bool:
         return bool((await world.get(STORE_CLUSTER, "main") or {}).get("status", {}).get("drains"))
 
-    await world.until("the drain is told", draining)
+    await world.until("the drain is reported", draining)
     before, made = await uids(world), world.pods.made
     await world.stop()
     await world.run("scale", "statefulset/main", "--replicas=0")
@@ -90,7 +90,7 @@ async def test_scaled_by_hand_in_the_middle_of_a_drain(world: World) -> None:
 
 @pytest.mark.processes
 async def test_no_claim_is_deleted_while_paused(world: World) -> None:
-    """Neither that of a store that was emptied nor those of a StoreCluster that is being deleted."""
+    """Neither that of an emptied store, nor those of a StoreCluster that is being deleted."""
     world.start()
     await make_table(world, stores=4, undeleteFor="0s")
     world.pods.network.held.add("main-0")
@@ -99,7 +99,7 @@ async def test_no_claim_is_deleted_while_paused(world: World) -> None:
     async def draining() -> bool:
         return bool((await world.get(STORE_CLUSTER, "main") or {}).get("status", {}).get("drains"))
 
-    await world.until("the drain is told", draining)
+    await world.until("the drain is reported", draining)
     await world.run("annotate", "storecluster/main", "evenkeel.dev/paused=true")
     await world.condition(STORE_CLUSTER, "main", "Progressing", status="False", reason="Paused")
     world.pods.network.held.clear()
@@ -123,7 +123,7 @@ async def test_no_claim_is_deleted_while_paused(world: World) -> None:
 
 @pytest.mark.processes
 async def test_an_adoption_in_the_middle_of_a_drain_removes_no_pod(world: World) -> None:
-    """Until the leaders have said which replicas there are, an adopted etcd names none on stores that leave."""
+    """An adopted etcd has no replicas of draining stores until the leaders have published them."""
     world.start()
     await make_table(world, stores=4, replicas=1)
     world.pods.network.held |= {"main-0", "main-1", "main-2"}  # so that nothing can move there for now
@@ -132,12 +132,12 @@ async def test_an_adoption_in_the_middle_of_a_drain_removes_no_pod(world: World)
     async def draining() -> bool:
         return bool((await world.get(STORE_CLUSTER, "main") or {}).get("status", {}).get("drains"))
 
-    await world.until("the drain is told", draining)
+    await world.until("the drain is reported", draining)
     before, made = await uids(world), world.pods.made
     await world.metastore.txn(Txn(success=(Delete(f"/evenkeel/{world.namespace}/main/", prefix=True),)))
     found = await world.condition(STORE_CLUSTER, "main", "MetastoreMismatch")
-    [told] = [one for one in found["status"]["conditions"] if one["type"] == "MetastoreMismatch"]
-    request = told["message"].rpartition("adoptMetastore to ")[2]
+    [mismatch] = [one for one in found["status"]["conditions"] if one["type"] == "MetastoreMismatch"]
+    request = mismatch["message"].rpartition("adoptMetastore to ")[2]
     await world.run("patch", "storecluster/main", "--type=merge", f'--patch={{"spec":{{"adoptMetastore":{request}}}}}')
     await world.condition(STORE_CLUSTER, "main", "MetastoreMismatch", status="False")
     await world.until("the drain goes on", draining)
@@ -156,8 +156,8 @@ async def test_an_adoption_in_the_middle_of_a_drain_removes_no_pod(world: World)
     await world.condition(TABLE, "orders", "Ready")
 
 
-async def test_a_claim_of_others_is_not_used(world: World) -> None:
-    """A store is not given a volume that was not made for its StoreCluster, and that stays when it is deleted."""
+async def test_a_claim_of_another_owner_is_not_used(world: World) -> None:
+    """A store does not get a claim of another owner, which stays when the StoreCluster is deleted."""
     claim: Object = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -176,7 +176,7 @@ async def test_a_claim_of_others_is_not_used(world: World) -> None:
 
 
 async def test_a_deleted_table_is_undeleted(world: World) -> None:
-    """Its data stays though the Table is gone; the plugin lists and restores it, and purges it in the end."""
+    """Its data stays after the Table is gone; the plugin lists, restores and purges it."""
     world.start()
     await make_table(world)
     before = await stores_of(world)
@@ -198,7 +198,7 @@ async def test_a_deleted_table_is_undeleted(world: World) -> None:
 
 
 async def test_a_store_cluster_waits_for_retained_tables(world: World) -> None:
-    """Until they are purged; the end of its namespace waits for nobody."""
+    """It waits until they are purged; the deletion of its namespace does not wait."""
     world.start()
     await make_table(world, deletionPolicy="Retain")
     await world.run("delete", "table/orders", "--timeout=60s")
@@ -215,7 +215,7 @@ async def no_cluster(world: World) -> bool:
     return await world.get(STORE_CLUSTER, "main") is None
 
 
-async def says_what_is_kept(world: World) -> bool:
+async def reports_kept_data(world: World) -> bool:
     status = (await world.get(STORE_CLUSTER, "main") or {}).get("status", {})
     return bool(status.get("dropped")) and "kubectl evenkeel undelete" in str(status.get("conditions"))
 
@@ -226,7 +226,7 @@ async def says_what_is_kept(world: World) -> bool:
 async def test_kept_data_survives_a_stateful_set_that_goes_first(
     world: World, away: bool, spec: dict[str, Any]
 ) -> None:
-    """Table, StoreCluster and StatefulSet are deleted at once; the stores come back, and the table is undeleted."""
+    """All objects are deleted at once; the stores come back, and the table is undeleted."""
     world.start()
     await make_table(world, **spec)
     before = await uids(world)
@@ -238,12 +238,12 @@ async def test_kept_data_survives_a_stateful_set_that_goes_first(
     if away:
         await world.until("all pods are gone", lambda: no_pods(world))
         world.start()
-    await world.until("the StoreCluster says what is kept", lambda: says_what_is_kept(world))
+    await world.until("the StoreCluster reports kept data", lambda: reports_kept_data(world))
     assert await uids(world) == before
     assert "undeleted" in await plugged(world, "undelete", "orders")
     await world.condition(TABLE, "orders", "Ready")
     await world.run("delete", "table/orders", "--timeout=60s")
-    await world.until("the StoreCluster says what is kept", lambda: says_what_is_kept(world))
+    await world.until("the StoreCluster reports kept data", lambda: reports_kept_data(world))
     assert "purged" in await plugged(world, "purge", "table/orders")
     await world.until("the StoreCluster is gone", lambda: no_cluster(world))
     assert await world.pods.claims() == []
@@ -252,7 +252,7 @@ async def test_kept_data_survives_a_stateful_set_that_goes_first(
 
 @pytest.mark.processes
 async def test_kept_data_survives_foreground_deletion(world: World) -> None:
-    """The garbage collector then deletes the StatefulSet first; the claims stay until the data is purged."""
+    """The garbage collector deletes the StatefulSet first; the claims stay until the data is purged."""
     world.start()
     await make_table(world)
     await world.stop()

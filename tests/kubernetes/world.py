@@ -1,4 +1,4 @@
-"""The operator on a real API server and a real etcd, with modelled stores; everything in one event loop."""
+"""The operator on a real API server and a real etcd, with modelled stores, in one event loop."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.kubernetes.pods import Pods
 from tests.metastore.support import settings_for
 
 WITHIN = 60.0
-"""Much more than anything takes, for machines that have a lot else to do."""
+"""Much more than any step takes, for slow machines."""
 
 
 class World:
-    """One namespace, and all that runs in it."""
+    """One namespace, and everything that runs in it."""
 
     def __init__(self, kubectl: Kubectl, kube: Kube, namespace: str, etcd: str, folder: Path) -> None:
         self.kubectl = kubectl
@@ -44,7 +44,7 @@ class World:
     # Operators
 
     def options(self, name: str, **changes: Any) -> OperatorOptions:
-        """What an operator of this namespace is told."""
+        """Return the options of an operator of this namespace."""
         settings: dict[str, Any] = {
             "identity": name,
             "own_namespace": self.namespace,
@@ -72,13 +72,13 @@ class World:
         return operator
 
     async def stop(self, name: str = "one") -> None:
-        """Stop an operator in good order."""
+        """Stop an operator."""
         task = self._tasks.pop(name)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     def check(self) -> None:
-        """Fail where something that should run has ended."""
+        """Fail if a task has ended."""
         for task in self._tasks.values():
             if task.done():
                 task.result()
@@ -86,7 +86,7 @@ class World:
     # Objects
 
     async def apply(self, *objects: Object) -> None:
-        """As a user would, by kubectl."""
+        """Apply objects by kubectl, as a user does."""
         await asyncio.to_thread(self.kubectl.apply, *objects, namespace=self.namespace)
 
     async def run(self, *arguments: str) -> str:
@@ -97,7 +97,7 @@ class World:
         return await self.kube.get(kind, name, self.namespace)
 
     async def until(self, what: str, condition: Callable[[], Awaitable[Any]], *, within: float = WITHIN) -> Any:
-        """Wait for the first answer that is not false."""
+        """Wait for the first truthy answer, and return it."""
         answer: Any = None
         try:
             async with asyncio.timeout(within):
@@ -109,7 +109,7 @@ class World:
         return answer
 
     async def _asked(self, condition: Callable[[], Awaitable[Any]]) -> Any:
-        """An API server that is late has not said no."""
+        """Ask once; an unreachable API server counts as false."""
         try:
             return await condition()
         except ApiUnreachableError:
@@ -125,7 +125,7 @@ class World:
                     return
 
     async def condition(self, kind: Kind, name: str, condition: str, *, status: str = "True", reason: str = "") -> Any:
-        """Wait for a condition that speaks of the newest spec."""
+        """Wait for a condition of the newest generation."""
 
         async def asked() -> Object | None:
             found = await self.get(kind, name)
@@ -145,12 +145,12 @@ class World:
         return [(subject["metadata"]["name"], subject.get("status")) for subject in subjects]
 
     async def keys(self, cluster: str = "main") -> list[str]:
-        """All keys of a StoreCluster, without what they have in common."""
+        """Return all keys of a StoreCluster, without their common prefix."""
         root = Keys(namespace=self.namespace, store_cluster=cluster).root
         return [kv.key.removeprefix(root) for kv in (await self.metastore.range(root)).kvs]
 
     async def is_named(self, store: str, cluster: str = "main") -> bool:
-        """Whether any partition is, or will be, on that store, as the metastore says; statuses may be a moment late."""
+        """Whether the metastore places a partition on that store; statuses may lag behind."""
         keys = Keys(namespace=self.namespace, store_cluster=cluster)
         return any(encode(store) in kv.value for kv in (await self.metastore.range(keys.assignments())).kvs)
 
@@ -197,16 +197,16 @@ def table(name: str = "orders", *, partitions: int = 4, replicas: int = 3, **spe
 
 
 async def partitions_of(world: World, name: str = "orders-0") -> list[Object]:
-    """What a slice tells of its partitions; nothing where it has no status yet."""
+    """Return the partitions in the status of a slice; none before its first status."""
     found = await world.get(PARTITION_ASSIGNMENT, name)
-    told: list[Object] = (found or {}).get("status", {}).get("partitions", [])
-    return told
+    partitions: list[Object] = (found or {}).get("status", {}).get("partitions", [])
+    return partitions
 
 
 async def make_table(world: World, stores: int = 3, **spec: Any) -> None:
-    """A StoreCluster, and when all its stores are there, a Table: made before the last came, it would be moved.
+    """Create a StoreCluster and, when all its stores are ready, a Table, which would be moved otherwise.
 
-    Each status is written in its own time; all of them have told of the table when this returns.
+    Statuses are written independently; all of them include the table when this returns.
     """
     await world.apply(store_cluster(stores))
     await world.condition(STORE_CLUSTER, "main", "Ready")
@@ -215,18 +215,18 @@ async def make_table(world: World, stores: int = 3, **spec: Any) -> None:
     await world.condition(TABLE, "orders", "Balanced")
     partitions, replicas = wanted["spec"]["partitions"], wanted["spec"]["replicas"]
 
-    async def told() -> bool:
+    async def reported() -> bool:
         stages = [one["stage"] for one in await partitions_of(world) if one.get("leader")]
         status = (await world.get(STORE_CLUSTER, "main") or {})["status"]
         counts = (status["tables"], status["replicas"])
         return stages == partitions * ["Stable"] and counts == (1, partitions * replicas)
 
-    await world.until("all statuses tell of the table", told)
+    await world.until("all statuses include the table", reported)
     await world.condition(TABLE, "orders", "Ready")
 
 
 async def uids(world: World) -> dict[str, str]:
-    """The uid of every pod, by name."""
+    """Return the uid of every pod, by name."""
     pods = (await world.kube.list(POD, world.namespace)).items
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
 

@@ -1,4 +1,4 @@
-"""Connections to the API server end when they should."""
+"""Connections to the API server end with their session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evenkeel_operator.identity.authority import Authority
 
 
 class Server:
-    """Answers the beginning of something long over TLS, and says nothing more, not even goodbye."""
+    """Sends the start of a long response over TLS, and nothing more, not even a close."""
 
     def __init__(self, folder: Path) -> None:
         authority = Authority(b"seed", "tests")
@@ -54,8 +54,8 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
     await running.wait_closed()
 
 
-async def test_what_was_given_up_is_closed_with_the_session(server: Server) -> None:
-    """A watch is left in the middle of an answer: its connection ends with the session, whatever the server does."""
+async def test_an_abandoned_response_is_closed_with_the_session(server: Server) -> None:
+    """The connection of an abandoned watch ends with the session, whatever the server does."""
     async with connected(ssl=server.trusted) as session:
         answer = await session.get(server.url)
         assert await answer.content.read(4) == b"some"
