@@ -437,9 +437,14 @@ async def test_results_as_json(scene: Scene, session: LocalSession, capsys: Capt
     await resource_commands.pause(session, "orders", JSON, resume=True)
     assert json.loads(capsys.readouterr().out)["result"] == "resumed"
     await resource_commands.scale(session, "orders", JSON, replicas=2)
-    told = json.loads(capsys.readouterr().out)
-    assert (told["kind"], told["name"], told["result"], told["replicas"]) == ("Table", "orders", "scaled", 2)
-    assert told["message"] == "table.evenkeel.dev/orders scaled"
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["kind"], printed["name"], printed["result"], printed["replicas"]) == (
+        "Table",
+        "orders",
+        "scaled",
+        2,
+    )
+    assert printed["message"] == "table.evenkeel.dev/orders scaled"
     await scene.pass_time(5)
     await resource_commands.wait_for(session, "orders", "Ready", JSON, within=5)
     assert json.loads(capsys.readouterr().out)["result"] == "Ready"

@@ -54,9 +54,9 @@ def test_json(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(Answering, "found", [ODD], raising=False)
     monkeypatch.setattr(verify_command, "connect_client", Answering)
     verify_command.verify_table("orders", LocalTarget(), "main", Output.JSON, deadline=1)
-    told = json.loads(capsys.readouterr().out)
-    assert (told["table"], told["same"]) == ("orders", False)
-    [one] = told["partitions"]
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["table"], printed["same"]) == ("orders", False)
+    [one] = printed["partitions"]
     assert (one["differing"], one["silent"], one["replicas"]["main-1"]) == (["main-1"], ["main-2"], "9:ee")
 
 

@@ -78,11 +78,11 @@ async def test_an_idle_leader_without_quorum_steps_down(new_cluster: NewCluster)
 
     await cluster.until(stepped_down, within=20)
 
-    async def told() -> bool:
+    async def reported() -> bool:
         status = await left.status()
         return status is not None and "a majority of the voters" in str(status["problems"])
 
-    await cluster.until(told)
+    await cluster.until(reported)
 
 
 async def test_stores_end_in_good_order(new_cluster: NewCluster) -> None:
@@ -187,8 +187,8 @@ async def test_a_store_with_an_untrusted_certificate(new_cluster: NewCluster, tm
             status = await cluster.stores[name].status()
             assert status is not None
             assert {peer for peer, state in status["peers"].items() if state != "connected"} == strangers
-        told = (await asyncio.to_thread(cluster.stores["s3"].read, "/metrics")).decode()
-        assert 'evenkeel_raft_dropped_connections_total{reason="tls"}' in told
+        metrics = (await asyncio.to_thread(cluster.stores["s3"].read, "/metrics")).decode()
+        assert 'evenkeel_raft_dropped_connections_total{reason="tls"}' in metrics
         await cluster.stores["s3"].end()
         cluster.stores["s3"].flags = tls_flags(ours.issue("s3"))
         await cluster.stores["s3"].start()

@@ -33,7 +33,7 @@ async def reaches(cluster: ProcessCluster, after: Snapshot, stage: str) -> None:
                 if any(STAGES[stage] in event.key and event.kv is not None for event in batch.events):
                     return
     except TimeoutError:
-        raise AssertionError(f"nobody got to {stage}\n{await cluster.describe()}") from None
+        raise AssertionError(f"no change reached stage {stage}\n{await cluster.describe()}") from None
 
 
 async def choose(cluster: ProcessCluster, victim: str, before: PartitionView) -> StoreProcesses:

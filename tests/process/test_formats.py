@@ -128,7 +128,7 @@ def test_a_format_that_changes_without_a_gate_is_found(old: Any, new: Any) -> No
     assert not agree(old, new)
 
 
-def told_by(python: str, code: str, *arguments: object) -> str:
+def result_of(python: str, code: str, *arguments: object) -> str:
     """Return the error with which a release exits."""
     command = [python, "-P", "-c", code, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -144,9 +144,9 @@ def test_the_previous_release_refuses_a_volume_of_a_later_version(previous: str,
         "import pathlib, sys; from evenkeel_raft.log.disk import FileDisk; from evenkeel_raft.log.wal import SharedLog;"
         "SharedLog.open(FileDisk(pathlib.Path(sys.argv[1]))); raise SystemExit('opened')"
     )
-    assert told_by(previous, code, tmp_path) == "opened"
+    assert result_of(previous, code, tmp_path) == "opened"
     close_to_first_release(tmp_path, recovered.volume)
-    assert "volume.json: the log has format 2, and this version reads up to 1" in told_by(previous, code, tmp_path)
+    assert "volume.json: the log has format 2, and this version reads up to 1" in result_of(previous, code, tmp_path)
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -163,8 +163,8 @@ def test_the_previous_release_refuses_snapshots_with_log_time(previous: str, tmp
         "import pathlib, sys; from evenkeel_store.snapshots import read_files;"
         "read_files(pathlib.Path(sys.argv[1]), index=2); raise SystemExit('read')"
     )
-    told = told_by(previous, code, tmp_path / "snapshot")
-    assert "format 3" in told if kept else told == "read", told
+    result = result_of(previous, code, tmp_path / "snapshot")
+    assert "format 3" in result if kept else result == "read", result
 
 
 def test_examples_are_bytes() -> None:

@@ -36,7 +36,7 @@ def ready(here: Here, table: str) -> dict[str, Any]:
     return next(entry for entry in conditions if entry["type"] == "Ready")
 
 
-def told(here: Here, table: str, reason: str) -> str:
+def reported_message(here: Here, table: str, reason: str) -> str:
     """Wait until a table is not Ready for this reason; return the message."""
     until(lambda: ready(here, table)["reason"] == reason, within=WITHIN)
     found = ready(here, table)
@@ -65,7 +65,7 @@ def test_two_of_three_stores_are_killed(here: Here) -> None:
     here.run("local", "up", "--stores", "3")
     here.make("orders")
     kill(here, "main-1", "main-2")
-    assert "main-1, main-2; start these stores with" in told(here, "orders", "NoQuorum")
+    assert "main-1, main-2; start these stores with" in reported_message(here, "orders", "NoQuorum")
     until(lambda: here.json("get", "table/orders")["status"]["leaderless"] == 4)
     assert {entry["stage"] for entry in here.json("partitions", "orders")} == {"Leaderless"}
     start(here, "main-1")
@@ -82,7 +82,7 @@ def test_all_three_stores_hang(here: Here) -> None:
     try:
         for pid in hanging:
             os.kill(pid, signal.SIGSTOP)
-        assert "main-0, main-1, main-2" in told(here, "orders", "NoLeader")
+        assert "main-0, main-1, main-2" in reported_message(here, "orders", "NoLeader")
         until(lambda: here.json("get", "table/orders")["status"]["leaderless"] == 4)
     finally:
         for pid in hanging:
@@ -99,7 +99,7 @@ def test_a_sole_replica_with_an_empty_disk(here: Here) -> None:
     disk = here.layout.store("main-0")
     shutil.move(disk, aside := disk.with_name("aside"))
     start(here, "main-0")
-    assert "delete the table and load its rows again" in told(here, "orders", "DataLost")
+    assert "delete the table and load its rows again" in reported_message(here, "orders", "DataLost")
     kill(here, "main-0")
     shutil.rmtree(disk)
     shutil.move(aside, disk)
@@ -121,7 +121,7 @@ def test_all_three_replicas_are_damaged(here: Here) -> None:
     for store in stores:
         flip(4096)(here.layout.store(store) / "store" / "tables.duckdb")
     start(here, *stores)
-    assert "main-0, main-1, main-2" in told(here, "orders", "ReplicaDamaged")
+    assert "main-0, main-1, main-2" in reported_message(here, "orders", "ReplicaDamaged")
     kill(here, "main-0")
     shutil.rmtree(here.layout.store("main-0") / "store")
     shutil.copytree(kept / "store", here.layout.store("main-0") / "store")

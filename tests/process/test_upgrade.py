@@ -270,5 +270,5 @@ async def test_a_rolling_update_and_back(cluster: Rollout, previous: str) -> Non
 async def _risen(cluster: Rollout) -> bool:
     """Whether the cluster version is the newest, in the metastore and on every store."""
     statuses = [await store.status() for store in cluster.stores.values()]
-    told = {None if status is None else status.get("cluster_version") for status in statuses}
-    return await cluster.version() == SUPPORTED.newest and told == {SUPPORTED.newest}
+    reported = {None if status is None else status.get("cluster_version") for status in statuses}
+    return await cluster.version() == SUPPORTED.newest and reported == {SUPPORTED.newest}

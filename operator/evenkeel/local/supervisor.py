@@ -240,10 +240,10 @@ async def _restart_etcd(etcd: EtcdServer) -> None:
 
 async def _relieve_etcd(etcd: EtcdServer) -> None:
     """Free space in etcd when it exceeds its quota, because it refuses all writes until then."""
-    pace = ReliefPace()
+    schedule = ReliefPace()
     while True:
         await asyncio.sleep(_RELIEF_SECONDS)
-        if not pace.due():
+        if not schedule.due():
             continue
         try:
             async with Maintenance(etcd.settings()) as maintenance:
@@ -255,7 +255,7 @@ async def _relieve_etcd(etcd: EtcdServer) -> None:
             raised = False
             log.warning("cannot check the space of etcd: %s", error)
         if raised:
-            pace.attempted()
+            schedule.attempted()
 
 
 def _keys(cluster: StoreCluster) -> Keys:
