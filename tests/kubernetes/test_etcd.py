@@ -180,9 +180,9 @@ async def test_an_etcd_that_stays_full_is_rarely_defragmented(
     monkeypatch.setattr(Maintenance, "relieve", futile)
     checks, due = [], ReliefPace.due
 
-    def counted(pace: ReliefPace) -> bool:
+    def counted(schedule: ReliefPace) -> bool:
         checks.append(1)
-        return due(pace)
+        return due(schedule)
 
     monkeypatch.setattr(ReliefPace, "due", counted)
     for seconds in ("_PING_SECONDS", "_RELIEF_SECONDS"):

@@ -201,10 +201,10 @@ class Operator:
 
     async def _free_etcd_space(self, metastores: Metastores) -> None:
         """Free space in the bundled etcd when its quota is used up; the owner of an external etcd does that."""
-        pace = ReliefPace()
+        schedule = ReliefPace()
         while self._settings.etcd_note:
             await asyncio.sleep(_RELIEF_SECONDS)
-            if not pace.due() or not self.health.etcd_full or not self.health.leading:
+            if not schedule.due() or not self.health.etcd_full or not self.health.leading:
                 continue
             log.warning("etcd has used up its space quota; compacting and defragmenting one member at a time")
             try:
@@ -213,7 +213,7 @@ class Operator:
                 self.health.etcd_full = await metastores.own().full()
             except EvenkeelError as error:
                 log.warning("cannot free space in etcd: %s", error)
-            pace.attempted()
+            schedule.attempted()
 
     def _figures(self) -> dict[str, float]:
         return self._term.figures() if self._term is not None else {}
