@@ -62,7 +62,11 @@ def moves(told: list[Assignment]) -> list[int]:
     "how",
     [
         {"class_name": "mod"},
-        {"mode": "UserDefined", "class_name": "evenkeel.rebalancers.mod:Mod", "limits": Limits(seconds=100)},
+        {
+            "mode": "UserDefined",
+            "class_name": "evenkeel.rebalancers.bundled_rebalancers:Mod",
+            "limits": Limits(seconds=100),
+        },
         {
             "mode": "UserDefined",
             "class_name": locks().spec.rebalancer.class_name,

@@ -33,7 +33,7 @@ VIOLATIONS = [
         "from random import choice",
         "evenkeel.planner.placement_rules -> random",
     ),
-    ("operator/evenkeel/rebalancers/mod.py", "import socket", "evenkeel.rebalancers.mod -> socket"),
+    ("operator/evenkeel/rebalancers/rendezvous.py", "import socket", "evenkeel.rebalancers.rendezvous -> socket"),
     ("operator/evenkeel/model/views.py", "import evenkeel_store", "evenkeel.model.views -> evenkeel_store"),
     ("operator/evenkeel/model/views.py", "import evenkeel_raft.core", "evenkeel.model.views -> evenkeel_raft.core"),
     ("operator/evenkeel/errors.py", "import evenkeel.model", "evenkeel.errors -> evenkeel.model"),

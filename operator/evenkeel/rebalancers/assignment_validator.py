@@ -1,8 +1,8 @@
-"""The one gate every assignment passes on its way to the metastore, whoever computed it.
+"""Check an assignment before it is stored, no matter what computed it.
 
-A wrong assignment is worse than none: an empty row deletes a partition, a store named twice loses a replica without
-anyone noticing. So nothing is repaired here; the first broken rule is an error that names partition and store, and
-the last good assignment stays in force.
+A wrong assignment is worse than none: an empty row deletes a partition, and a duplicate store silently loses a replica.
+So the validator repairs nothing. The first violation is an error that names partition and store, and the last valid
+assignment stays in force.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _NAMED = 5
 
 
 def validate(table: TableView, stores: StoresView, assignment: Assignment, *, keeps: Assignment | None = None) -> None:
-    """Raise RebalancerError unless `assignment` may be carried out for `table` on `stores`.
+    """Raise RebalancerError unless `assignment` is valid for `table` on `stores`.
 
-    `keeps` is the previous assignment in the modes where users name stores themselves: a store that may receive
-    nothing (lost, draining ...) may then stay where it already is.
+    `keeps` is the previous assignment in modes in which users choose stores: a store that may not receive replicas
+    (lost, draining ...) may then keep those it has.
     """
     _check_shape(table, assignment)
     _check_rows(table, assignment)
@@ -34,7 +34,7 @@ def validate(table: TableView, stores: StoresView, assignment: Assignment, *, ke
 def _check_shape(table: TableView, assignment: Assignment) -> None:
     rows = assignment.rows
     if rows.ndim != 2:
-        raise RebalancerError(f"the rows form {rows.ndim} dimensions; allowed: one row per partition, 2 dimensions")
+        raise RebalancerError(f"the rows have {rows.ndim} dimensions; allowed: 2 dimensions, one row per partition")
     if assignment.partitions != table.partitions:
         raise RebalancerError(
             f"table {table.name} has {table.partitions} partitions, but the assignment has {assignment.partitions} rows"
@@ -92,7 +92,7 @@ def _check_stores(table: TableView, stores: StoresView, assignment: Assignment, 
 
 
 def _excluded(store: StoreView, table: TableView) -> str | None:
-    # Caps have a check and a message of their own.
+    # _check_caps checks caps.
     return None if cap(store, table) == 0 and store.usable else exclusion(store, table)
 
 
@@ -104,7 +104,7 @@ def _check_kept(partitions: NDArray[np.intp], name: str, reason: str, keeps: Ass
     )
     if new.size:
         raise RebalancerError(
-            f"{_partitions(new)} is to come to store {name}, which {reason}; such a store may only keep what it has"
+            f"{_partitions(new)} goes to store {name}, which {reason}; such a store may only keep what it has"
         )
 
 

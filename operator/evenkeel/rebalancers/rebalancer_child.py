@@ -1,9 +1,9 @@
-"""The child process: load one class, run one computation, write one reply, end.
+"""Main program of the child process: load one class, run one computation, write one reply, exit.
 
 Run as `python -m evenkeel.rebalancers.rebalancer_child REQUEST_FD REPLY_FD` by `rebalancer_process.py`. The
 user's code may print to the standard streams; the reply has its own file descriptor. The process ends with `_exit`,
 so threads and exit handlers of the user's code cannot delay it. It also sets an alarm, so it ends even if the
-operator that started it is gone.
+operator that started it was killed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _FailedError(Exception):
 
 
 def main(arguments: list[str]) -> None:
-    """Serve the one request."""
+    """Read the request, run the class, write the reply."""
     request_fd, reply_fd = map(int, arguments)
     with open(request_fd, "rb") as stream:
         request = msgspec.msgpack.decode(stream.read(), type=Request)
@@ -86,9 +86,9 @@ def _answer(request: Request) -> Answer:
         lambda: rebalancer.compute(request.table, unpack(request.previous), request.stores, request.current),
     )
     if not isinstance(assignment, Assignment):
-        what = f"answered a {type(assignment).__name__}; compute must return an evenkeel.model.views.Assignment"
+        what = f"returned a {type(assignment).__name__}; compute must return an evenkeel.model.views.Assignment"
         raise _FailedError(Failure(what=what))
-    packed = _attempt("answered an Assignment that is none", lambda: pack(assignment))
+    packed = _attempt("returned an invalid Assignment", lambda: pack(assignment))
     return Answer(assignment=packed, context=context.saved)
 
 
@@ -101,8 +101,8 @@ def _load(class_name: str) -> Rebalancer:
         raise _FailedError(Failure(what=f"cannot be imported: module {module_name} {problem}"))
     for method in ("init", "compute"):
         if not callable(getattr(found, method, None)):
-            raise _FailedError(Failure(what=f"is no rebalancer: it has no method {method}"))
-    rebalancer: Rebalancer = _attempt("raised when it was made without arguments", found)
+            raise _FailedError(Failure(what=f"is not a rebalancer: it has no method {method}"))
+    rebalancer: Rebalancer = _attempt("raised when it was created without arguments", found)
     return rebalancer
 
 

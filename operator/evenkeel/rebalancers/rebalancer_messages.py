@@ -1,6 +1,6 @@
-"""What passes between the operator and the child process that runs a user's class: msgpack, and never code.
+"""Messages between the operator and the child process that runs a user's class: msgpack, never pickled code.
 
-An assignment travels as the bytes of its matrix, so that a million partitions take milliseconds.
+An assignment is sent as the bytes of its matrix, so a million partitions take milliseconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PackedAssignment(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """One computation."""
+    """The inputs and limits of one computation."""
 
     class_name: str
     table: TableView
@@ -39,14 +39,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
-    """The class answered."""
+    """The result of the class."""
 
     assignment: PackedAssignment
     context: bytes | None
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):
-    """The class failed; `what` ends the sentence "class X ..."."""
+    """The class failed; `what` continues the message "class X ..."."""
 
     what: str
     trace: str = ""
@@ -56,7 +56,7 @@ Reply = Answer | Failure
 
 
 def pack(assignment: Assignment) -> PackedAssignment:
-    """To plain data."""
+    """Convert an assignment to plain data."""
     rows = assignment.rows
     return PackedAssignment(
         assignment.stores, rows.astype("<i4").tobytes(), rows.shape[0], rows.shape[1], assignment.voters
@@ -64,6 +64,6 @@ def pack(assignment: Assignment) -> PackedAssignment:
 
 
 def unpack(packed: PackedAssignment) -> Assignment:
-    """From plain data; ValueError where the numbers do not fit the bytes."""
+    """Convert plain data to an assignment; raise ValueError if its shape does not match its bytes."""
     rows = np.frombuffer(packed.rows, dtype="<i4").reshape(packed.partitions, packed.width)
     return Assignment(packed.stores, rows.astype(np.int32), voters=packed.voters)

@@ -1,10 +1,9 @@
-"""Users' classes run in a process of their own: nothing they do may cost the operator its loop, memory or Lease.
+"""Run a user's class in a child process, so that it cannot block the operator's loop, exhaust its memory or its Lease.
 
-The request and the reply are anonymous files in memory rather than pipes: nobody has to read while the other
-writes, so there is no way to block on a full pipe, and the limit on file size bounds both the reply and what the
-class prints. The child leads a process group. The end of the child is noticed through a pidfd without reaping it,
-so that its process id still belongs to it when the whole group is killed; only then is it reaped. That happens on
-every way out: answer, failure, time limit, cancellation.
+Request and reply are memory files (memfd) instead of pipes: neither side can block on a full pipe, and the limit on
+file size bounds both the reply and the class's output. The child leads a process group. A pidfd signals its exit
+without reaping it, so its process id is still valid when the whole group is killed; only then is it reaped. This
+happens in every case: answer, failure, timeout and cancellation.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ __all__ = ["FOLDERS", "Limits", "compute_in_child"]
 
 _PRINTED = 2000
 FOLDERS = "EVENKEEL_REBALANCERS"
-"""Names folders in which users\' classes are looked for, separated as in PYTHONPATH."""
+"""Environment variable with the folders of users' classes, separated as in PYTHONPATH."""
 _PASSED_ON = ("LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TZ")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user's class may take, and where its modules are found."""
+    """Limits of a user's class, and where its modules are found."""
 
     seconds: float = 10.0
-    """Wall clock for one computation, the start of the interpreter included."""
+    """Wall-clock seconds for one computation, including the start of the interpreter."""
     memory: int = 1 << 30
     """Bytes of address space beyond the interpreter's own."""
     path: tuple[str, ...] = ()
-    """Folders searched for modules before everything else: where ConfigMaps with users' classes are mounted."""
+    """Folders that are searched first for modules: where ConfigMaps with users' classes are mounted."""
 
 
 async def compute_in_child(
@@ -55,7 +54,7 @@ async def compute_in_child(
     context: bytes | None,
     limits: Limits,
 ) -> tuple[Assignment, bytes | None]:
-    """Run one computation of `package.module:Name`; the assignment, not yet validated, and the context to keep."""
+    """Run one computation of `package.module:Name`; return the unvalidated assignment and the context to save."""
     request = Request(
         class_name=class_name,
         table=table,
@@ -73,7 +72,7 @@ async def compute_in_child(
     try:
         return unpack(reply.assignment), reply.context
     except ValueError as error:
-        raise RebalancerError(f"class {class_name} answered a malformed assignment: {error}") from None
+        raise RebalancerError(f"class {class_name} returned a malformed assignment: {error}") from None
 
 
 def _answer_bytes(table: TableView, stores: StoresView) -> int:
@@ -86,20 +85,20 @@ async def _exchange(request: Request, limits: Limits) -> Reply:
     with _memory_file("request") as asked, _memory_file("reply") as replied, _memory_file("printed") as printed:
         os.pwrite(asked, msgspec.msgpack.encode(request), 0)
         status = await _run(asked, replied, printed, limits=limits)
-        said = _quoted("it printed", _content(printed)[-_PRINTED:].decode(errors="replace"))
+        output = _quoted("it printed", _content(printed)[-_PRINTED:].decode(errors="replace"))
         if status is None:
-            raise RebalancerError(f"class {name} gave no answer within {limits.seconds:g} s and was ended{said}")
+            raise RebalancerError(f"class {name} timed out after {limits.seconds:g} s and was killed{output}")
         if status != 0:
-            raise RebalancerError(f"class {name} {_ending(status)} without an answer{said}")
+            raise RebalancerError(f"class {name} {_ending(status)} without a result{output}")
         try:
             return msgspec.msgpack.decode(_content(replied), type=Answer | Failure)
         except (ValueError, RecursionError):
-            raise RebalancerError(f"class {name} ended without a readable answer{said}") from None
+            raise RebalancerError(f"class {name} ended without a readable result{output}") from None
 
 
 async def _run(asked: int, replied: int, printed: int, *, limits: Limits) -> int | None:
-    """Exit status of the child, negative for a signal; None where the time limit ended it."""
-    child = subprocess.Popen(  # noqa: ASYNC220 - only the exec is waited for, as asyncio's own subprocess does
+    """Return the child's exit status, negative for a signal; None if it timed out."""
+    child = subprocess.Popen(  # noqa: ASYNC220 - blocks only for the exec, like asyncio's own subprocess
         [sys.executable, "-P", "-m", "evenkeel.rebalancers.rebalancer_child", str(asked), str(replied)],
         stdin=subprocess.DEVNULL,
         stdout=printed,
@@ -136,9 +135,9 @@ async def _has_ended(pid: int, seconds: float) -> bool:
 
 
 def _environment(limits: Limits) -> Mapping[str, str]:
-    """Nothing of the operator's own environment, which may hold credentials, beyond locale and paths.
+    """Return the child's environment: only locale and paths, because the operator's own may hold credentials.
 
-    A fixed hash seed lets two operators that run the same class on the same inputs come to the same plan.
+    With a fixed hash seed, two operators that run the same class on the same inputs get the same plan.
     """
     inherited = os.pathsep.join(os.environ.get(name, "") for name in (FOLDERS, "PYTHONPATH"))
     own = str(Path(evenkeel.__file__).parent.parent)

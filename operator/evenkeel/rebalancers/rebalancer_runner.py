@@ -1,9 +1,9 @@
-"""The one entrance: compute an assignment in the Table's mode, validate it, hand it back with the context to store.
+"""Compute and validate an assignment in the Table's mode.
 
-Nothing here writes anywhere. Whatever goes wrong is a RebalancerError (a class failed or answered what may not be)
-or a PlanningError (the hard rules leave no assignment); in both cases the last good assignment stays in force, and
-the message is what the Table's Degraded condition says. Computations leave the event loop free: users' classes run
-in a child process, everything else in a thread.
+This module writes nothing. A failure is a RebalancerError (a class failed or returned an invalid assignment) or a
+PlanningError (no assignment satisfies the hard rules). In both cases the last valid assignment stays in force, and the
+message becomes the Table's Degraded condition. Computations do not block the event loop: users' classes run in a child
+process, everything else in a thread.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from collections.abc import Mapping
 from evenkeel.errors import RebalancerError
 from evenkeel.model.views import Assignment, Choice, CurrentState, Mode, StoresView, TableView
 from evenkeel.rebalancers.assignment_validator import validate
-from evenkeel.rebalancers.balanced import Balanced
-from evenkeel.rebalancers.mod import Mod
-from evenkeel.rebalancers.pinned import Pinned
+from evenkeel.rebalancers.bundled_rebalancers import Balanced, Mod, Pinned
 from evenkeel.rebalancers.rebalancer_api import RebalanceContext, Rebalancer, RebalanceResult
 from evenkeel.rebalancers.rebalancer_process import Limits, compute_in_child
 from evenkeel.rebalancers.rendezvous import Rendezvous
@@ -44,14 +42,14 @@ async def rebalance(
     context: bytes | None = None,
     limits: Limits | None = None,
 ) -> RebalanceResult:
-    """The validated assignment that `mode` and `class_name` (None: the mode's default) want now.
+    """Return the validated assignment of `mode` and `class_name` (None: the mode's default).
 
-    `choices` are the users' PartitionAssignments, for SemiAuto and Customized; `context` is what the last accepted
-    result of this table carried.
+    `choices` are the users' PartitionAssignments, for SemiAuto and Customized. `context` is the context of the table's
+    last accepted result.
     """
     current = current or CurrentState()
     if mode == "UserDefined":
-        name = _own_class(class_name)
+        name = _user_class(class_name)
         assignment, kept = await compute_in_child(
             name,
             table,
@@ -82,7 +80,7 @@ def rebalance_sync(
     context: bytes | None = None,
     limits: Limits | None = None,
 ) -> RebalanceResult:
-    """`rebalance` for callers without an event loop."""
+    """Run `rebalance` without an event loop."""
     return asyncio.run(
         rebalance(
             table,
@@ -98,9 +96,9 @@ def rebalance_sync(
     )
 
 
-def _own_class(class_name: str | None) -> str:
+def _user_class(class_name: str | None) -> str:
     if class_name is None or ":" not in class_name:
-        raise RebalancerError(f"mode UserDefined needs a class package.module:Name, but class is {class_name}")
+        raise RebalancerError(f"mode UserDefined: class: got {class_name}; allowed: package.module:Name")
     return class_name
 
 
@@ -111,7 +109,7 @@ def _rebalancer(mode: Mode, class_name: str | None, choices: Mapping[int, Choice
         return Customized(choices)
     name = class_name or "balanced"
     if name not in BUNDLED:
-        raise RebalancerError(f"mode FullAuto knows no class {name}; allowed: {', '.join(BUNDLED)}")
+        raise RebalancerError(f"mode FullAuto: class: got {name}; allowed: {', '.join(BUNDLED)}")
     return BUNDLED[name]()
 
 
@@ -125,15 +123,15 @@ def _compute(
     context: bytes | None,
     keeps: Assignment | None,
 ) -> RebalanceResult:
-    memory = RebalanceContext(table.config, context)
-    rebalancer.init(memory)
+    run_context = RebalanceContext(table.config, context)
+    rebalancer.init(run_context)
     assignment = rebalancer.compute(table, previous, stores, current)
     validate(table, stores, assignment, keeps=keeps)
-    return RebalanceResult(assignment=assignment, context=memory.saved)
+    return RebalanceResult(assignment=assignment, context=run_context.saved)
 
 
 def _validate(class_name: str, table: TableView, stores: StoresView, assignment: Assignment) -> None:
     try:
         validate(table, stores, assignment)
     except RebalancerError as error:
-        raise RebalancerError(f"class {class_name} answered what may not be: {error}") from None
+        raise RebalancerError(f"class {class_name} returned an invalid assignment: {error}") from None

@@ -1,13 +1,13 @@
-"""`rendezvous`: highest random weight, as Ignite places partitions.
+"""`rendezvous`: highest random weight hashing, as in Apache Ignite.
 
-Every (partition, store) pair has a score that depends on nothing else; a partition goes to the stores with the
-highest. So a store that joins only takes, and a store that leaves only gives, with no memory of any previous
-assignment; the price is a spread that is even only on average. A store's weight scales its chance. With zones, each
-next replica goes to the best store of the zones that have fewest of the partition so far.
+Each (partition, store) pair has a score that depends on nothing else. A partition goes to the stores with the highest
+scores. So without any state, a store that joins only gains replicas, and a store that leaves only loses replicas. The
+cost is that the distribution is even only on average. A store's weight scales its probability. With zones, each next
+replica goes to the best store of the zones that have the fewest replicas of the partition.
 
-Scores are the same on every machine and in every run: the names are hashed by BLAKE2 and mixed with the partition's
-number by SplitMix64's finaliser, in arrays. Tables that name the same `config.group` and have as many partitions
-score alike, which puts their equal partitions beside each other for joins.
+Scores are the same on every machine and in every run: names are hashed with BLAKE2 and mixed with the partition number
+by the finalizer of SplitMix64. Tables with the same `config.group` and number of partitions have the same scores, so
+their partitions with the same number are placed together, for joins.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from evenkeel.rebalancers.rebalancer_api import RebalanceContext
 __all__ = ["Rendezvous", "scores"]
 
 _CHUNK = 1 << 20
-"""Scores held at a time: a bound on memory, whatever the numbers of partitions and stores."""
+"""Number of scores in memory at a time."""
 
 Scores = NDArray[np.float64]
 
 
 class Rendezvous:
-    """Stateless."""
+    """Assigns each partition to the stores with the highest scores."""
 
     def init(self, context: RebalanceContext) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def compute(self, table: TableView, previous: Assignment, stores: StoresView, current: CurrentState) -> Assignment:
-        """Every partition on its highest-scoring stores, as far as caps allow."""
+        """Assign each partition to its highest-scoring stores, as far as caps allow."""
         eligible = candidates(table, stores)
         group = str(table.config.get("group", table.name))
         picked = np.empty((table.partitions, table.replicas), dtype=np.int32)
@@ -53,12 +53,12 @@ class Rendezvous:
 
 
 def scores(group: str, eligible: Candidates, partitions: NDArray[np.int64]) -> Scores:
-    """The score of every (partition, store) pair."""
+    """Return the score of each (partition, store) pair."""
     names = [eligible.names[i] for i in eligible.index]
     seeds = np.array([_seed(f"{group}/{name}") for name in names], dtype=np.uint64)
     mixed = _mix(_mix(partitions.astype(np.uint64) + np.uint64(1))[:, None] ^ seeds)
     uniform = ((mixed >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
-    # -weight / ln(u) makes the chance of scoring highest proportional to the weight.
+    # -weight / ln(u) makes the probability of the highest score proportional to the weight.
     return -eligible.weight.astype(np.float64) / np.log(uniform)
 
 
@@ -73,7 +73,7 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _pick(score: Scores, *, zone: NDArray[np.int32], replicas: int) -> NDArray[np.int32]:
-    """Per row the best stores, the zones with fewest of the row first; a score of -inf is never picked."""
+    """Pick each row's best stores, zones with the fewest picks first; a score of -inf is never picked."""
     score = score.copy()
     rows = np.arange(len(score))
     in_zone = np.zeros((len(score), int(zone.max()) + 1), dtype=np.int32)
@@ -88,7 +88,7 @@ def _pick(score: Scores, *, zone: NDArray[np.int32], replicas: int) -> NDArray[n
 
 
 def _pick_within_room(table: TableView, eligible: Candidates, group: str) -> NDArray[np.int32]:
-    """Partition by partition, passing over stores that are full."""
+    """Pick partition by partition, skipping full stores."""
     room = eligible.room.copy()
     picked = np.empty((table.partitions, table.replicas), dtype=np.int32)
     for partition in range(table.partitions):
@@ -96,8 +96,8 @@ def _pick_within_room(table: TableView, eligible: Candidates, group: str) -> NDA
         score[0, room == 0] = -np.inf
         if np.isfinite(score).sum() < table.replicas:
             raise PlanningError(
-                f"table {table.name}: rendezvous filled the capped stores before it came to partition {partition};"
-                " raise capacity or maxPerStore, or use the class balanced, which plans around caps"
+                f"table {table.name}: rendezvous finds no stores with room for partition {partition}: capped stores"
+                " are full; raise capacity or maxPerStore, or use the class balanced, which plans around caps"
             )
         picked[partition] = _pick(score, zone=eligible.zone, replicas=table.replicas)[0]
         room[picked[partition]] -= 1

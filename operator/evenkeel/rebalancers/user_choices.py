@@ -1,14 +1,13 @@
-"""SemiAuto and Customized: users say where replicas go, in PartitionAssignments.
+"""The modes SemiAuto and Customized: users choose stores in PartitionAssignments.
 
-*SemiAuto.* A list of stores in order of preference, as long as the user likes. The first `replicas` of them that
-may hold replicas do; the first leads, the first `consensusSize` vote. Where too few are left, the ones that are
-lost or draining but hold the partition stay its last members: taking them out would leave the group no safer and
-cost a copy when they return.
+*SemiAuto.* The user lists stores in order of preference, as many as desired. The first `replicas` usable stores hold
+the partition; the first one leads, and the first `consensusSize` vote. If too few are usable, lost or draining stores
+that hold the partition stay as its last members: removing them would not make the group safer, and would cost a copy
+when they return.
 
-*Customized.* The exact set: as many stores as `replicas` says, so that the Table never claims a number that is not
-so. A store that is lost or draining may stay in a set but not come into one.
+*Customized.* The user lists exactly `replicas` stores. A lost or draining store may stay in the list but not be added.
 
-In both modes a partition nobody speaks of stays where it is, and a new table needs a word on every partition.
+In both modes a partition without a choice stays where it is, and a new table needs a choice for every partition.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ __all__ = ["Customized", "SemiAuto"]
 
 
 class SemiAuto:
-    """Users' preference lists."""
+    """Places replicas by users' preference lists."""
 
     def __init__(self, choices: Mapping[int, Choice]) -> None:
         self._choices = choices
 
     def init(self, context: RebalanceContext) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def compute(self, table: TableView, previous: Assignment, stores: StoresView, current: CurrentState) -> Assignment:
-        """The first usable stores of every list."""
+        """Return the first usable stores of each list."""
         excluded = {store.name: exclusion(store, table) for store in stores.stores}
         rows = [
             _preferred(table, partition, order, previous=previous, excluded=excluded)
@@ -43,39 +42,39 @@ class SemiAuto:
 
 
 class Customized:
-    """Users' exact sets."""
+    """Places replicas exactly as users list them."""
 
     def __init__(self, choices: Mapping[int, Choice]) -> None:
         self._choices = choices
 
     def init(self, context: RebalanceContext) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def compute(self, table: TableView, previous: Assignment, stores: StoresView, current: CurrentState) -> Assignment:
-        """What the users wrote, leader first."""
+        """Return the users' lists, leader first."""
         for partition, choice in self._choices.items():
             _check_leader_votes(table, partition, choice)
         return Assignment.of(_orders(table, previous, self._choices), voters=table.consensus_size)
 
 
 def _orders(table: TableView, previous: Assignment, choices: Mapping[int, Choice]) -> list[tuple[str, ...]]:
-    """Per partition the user's list, leader first, or what there was."""
+    """Return per partition the user's list, leader first, or the previous stores."""
     beyond = [partition for partition in sorted(choices) if partition >= table.partitions]
     if beyond:
         raise RebalancerError(
-            f"table {table.name} has the partitions 0 to {table.partitions - 1}, but a PartitionAssignment speaks of"
-            f" partition {beyond[0]}; take it out"
+            f"table {table.name} has the partitions 0 to {table.partitions - 1}, but a PartitionAssignment lists"
+            f" partition {beyond[0]}; remove it there"
         )
     held = previous.partitions == table.partitions
     orders = [
         _leader_first(choices[partition]) if partition in choices else previous.stores_of(partition) if held else ()
         for partition in range(table.partitions)
     ]
-    silent = [partition for partition, order in enumerate(orders) if not order]
-    if silent:
+    missing = [partition for partition, order in enumerate(orders) if not order]
+    if missing:
         raise RebalancerError(
-            f"nobody says where partition {silent[0]} of table {table.name} goes ({len(silent)} of {table.partitions}"
-            f" partitions): write it into PartitionAssignment {slice_name(table.name, silent[0])}"
+            f"partition {missing[0]} of table {table.name} has no stores ({len(missing)} of {table.partitions}"
+            f" partitions have none); list them in PartitionAssignment {slice_name(table.name, missing[0])}"
         )
     return orders
 
@@ -109,10 +108,10 @@ def _preferred(
         held = previous.stores_of(partition) if partition < previous.partitions else ()
         row += [store for store in order if store in held and store not in row][: table.replicas - len(row)]
     if len(row) < table.replicas:
-        missing = ", ".join(f"{store} {excluded.get(store, 'is not known')}" for store in order if store not in row)
+        missing = ", ".join(f"{store} {excluded.get(store, 'does not exist')}" for store in order if store not in row)
         raise RebalancerError(
             f"partition {partition} of table {table.name} needs {table.replicas} stores, but its list gives {len(row)}"
             + (f": {missing}" if missing else "")
-            + "; name more stores"
+            + "; list more stores"
         )
     return tuple(row)

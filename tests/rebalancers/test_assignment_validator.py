@@ -135,5 +135,5 @@ def test_keeping() -> None:
     """Where users name stores, an unusable one may keep a partition, but no other one."""
     before = assignment([["a", "b", "lost"], ["a", "b", "c"]])
     validate(TABLE, STORES, before, keeps=before)
-    with pytest.raises(RebalancerError, match="partition 1 is to come to store lost"):
+    with pytest.raises(RebalancerError, match="partition 1 goes to store lost"):
         validate(TABLE, STORES, assignment([["a", "b", "lost"], ["a", "b", "lost"]]), keeps=before)
