@@ -20,7 +20,7 @@ from evenkeel.kube.object_kinds import (
     TABLE,
     Object,
 )
-from evenkeel.metastore.etcd_maintenance import Maintenance, ReliefPace
+from evenkeel.metastore.etcd_maintenance import Maintenance, ReliefSchedule
 from evenkeel.metastore.etcd_metastore import EtcdMetastore
 from evenkeel.metastore.etcd_server import EtcdServer, find_etcd
 from evenkeel.metastore.metastore_api import Delete, Put, Txn
@@ -29,7 +29,7 @@ from evenkeel_operator.manifests.pod_settings import CertManagerSettings, PodSet
 from evenkeel_operator.process import operator_process
 from tests.kubernetes.world import World, make_table, store_cluster, table, uids
 from tests.metastore.support import FAST_ELECTIONS, settings_for
-from tests.metastore.test_space import fill
+from tests.metastore.test_etcd_maintenance import fill
 
 
 @pytest.mark.processes
@@ -178,13 +178,13 @@ async def test_an_etcd_that_stays_full_is_rarely_defragmented(
         raise NoSpaceError("nothing can be freed")
 
     monkeypatch.setattr(Maintenance, "relieve", futile)
-    checks, due = [], ReliefPace.due
+    checks, due = [], ReliefSchedule.due
 
-    def counted(schedule: ReliefPace) -> bool:
+    def counted(schedule: ReliefSchedule) -> bool:
         checks.append(1)
         return due(schedule)
 
-    monkeypatch.setattr(ReliefPace, "due", counted)
+    monkeypatch.setattr(ReliefSchedule, "due", counted)
     for seconds in ("_PING_SECONDS", "_RELIEF_SECONDS"):
         monkeypatch.setattr(operator_process, seconds, 0.05)
     await world.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "etcd"}, "data": {}})

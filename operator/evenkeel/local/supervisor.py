@@ -25,7 +25,7 @@ from evenkeel.local.cluster_directory import Layout, ProcessInfo, Running, Store
 from evenkeel.local.local_resources import NAMESPACE, ClusterResources, LocalResources
 from evenkeel.local.store_processes import LOOPBACK, StorePair, engine_flags
 from evenkeel.metastore.etcd_binary import find_etcd
-from evenkeel.metastore.etcd_maintenance import Maintenance, ReliefPace
+from evenkeel.metastore.etcd_maintenance import Maintenance, ReliefSchedule
 from evenkeel.metastore.etcd_metastore import EtcdMetastore
 from evenkeel.metastore.etcd_server import EtcdServer, free_port
 from evenkeel.metastore.etcd_settings import EtcdSettings
@@ -240,7 +240,7 @@ async def _restart_etcd(etcd: EtcdServer) -> None:
 
 async def _relieve_etcd(etcd: EtcdServer) -> None:
     """Free space in etcd when it exceeds its quota, because it refuses all writes until then."""
-    schedule = ReliefPace()
+    schedule = ReliefSchedule()
     while True:
         await asyncio.sleep(_RELIEF_SECONDS)
         if not schedule.due():

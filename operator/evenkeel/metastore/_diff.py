@@ -1,4 +1,4 @@
-"""What changed between two listings, for a watch that finds its history compacted."""
+"""Changes between two listings, for a watch whose history was compacted."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["difference"]
 
 
 def difference(known: Mapping[str, int], snapshot: Snapshot) -> tuple[Event, ...]:
-    """The changes that lead from `known` (mod revisions by key) to `snapshot`, in revision order.
+    """Return the changes from `known` (mod revisions by key) to `snapshot`, in revision order.
 
-    A key that was deleted and created anew shows both. When exactly a key was deleted is lost with the history; its
-    event carries the latest revision at which it can have been.
+    A key that was deleted and created again has both events. The exact revision of a deletion is lost with the history;
+    its event has the latest possible one.
     """
     listed = {kv.key for kv in snapshot.kvs}
     events = [Event(key, None, snapshot.revision) for key in known if key not in listed]
@@ -27,6 +27,6 @@ def _changes_of(kv: KeyValue, known_revision: int) -> list[Event]:
         return []
     put = Event(kv.key, kv, kv.mod_revision)
     if 0 < known_revision < kv.create_revision:
-        # One transaction cannot delete and put a key, so the deletion came at least one revision earlier.
+        # One transaction cannot delete and put the same key, so the deletion was at least one revision earlier.
         return [Event(kv.key, None, kv.create_revision - 1), put]
     return [put]

@@ -1,7 +1,7 @@
-"""Between the metastore's types and etcd's protobuf messages.
+"""Translate metastore types to etcd's protobuf messages and back.
 
-Encoding is what one process spends most on when it writes in batches, so the loops over comparisons and operations
-call as little as they can, and messages are built in place: nested constructors would cost three times as much.
+Encoding dominates the CPU time of batched writes. So the loops over comparisons and operations avoid calls, and they
+build messages in place, which is three times as fast as nested constructors.
 """
 
 from __future__ import annotations
@@ -47,42 +47,42 @@ _RELATIONS = {
 }
 _FEWEST_COSTLY = 8
 _EVERY_TEXT = (b"\0", b"\xff")
-"""Not etcd's own way to say "all keys", which its check for keys changed twice overlooks."""
+"""All keys that are text. Etcd's own range for "all keys" bypasses its check for keys that are changed twice."""
 
 
 def prefix_bounds(prefix: str) -> tuple[bytes, bytes]:
-    """Etcd's key and range end for "every key that starts with `prefix`"."""
+    """Return etcd's key and range end for all keys that start with `prefix`."""
     key = _to_bytes(prefix)
     # The last byte of UTF-8 text is never 0xff, so adding one to it cannot overflow.
     return (key, key[:-1] + bytes((key[-1] + 1,))) if key else _EVERY_TEXT
 
 
 def encode_get(key: str) -> Any:
-    """A read of one key."""
+    """Encode a read of one key."""
     return rpc.RangeRequest(key=_to_bytes(key))
 
 
 def encode_range(start: bytes, end: bytes, *, limit: int, revision: int) -> Any:
-    """One page of a listing."""
+    """Encode a read of one page of a listing."""
     return rpc.RangeRequest(key=start, range_end=end, limit=limit, revision=revision)
 
 
 def encode_txn(txn: Txn) -> Any:
-    """A transaction as etcd takes it."""
+    """Encode a transaction."""
     request = rpc.TxnRequest()
     _add_compares(request.compare, txn.compares)
     _add_ops(request.success, txn.success)
     _add_ops(request.failure, txn.failure)
     if not txn.success and not txn.failure and txn.compares:
-        # Etcd answers a transaction without operations from whatever the member has at hand, possibly stale; a
-        # read makes it linearizable. Its result is dropped by decode_txn.
+        # Etcd answers a transaction without operations from the member's local, possibly stale state. A read makes it
+        # linearizable; decode_txn drops its result.
         request.success.add().request_range.key = _to_bytes(txn.compares[0].key)
         request.failure.add().request_range.key = _to_bytes(txn.compares[0].key)
     return request
 
 
 def encode_reads(reads: Iterable[Op], *, revision: int) -> Any:
-    """A transaction of reads alone, all of one revision of the past."""
+    """Encode a transaction that only reads, at one past revision."""
     request = rpc.TxnRequest()
     _add_ops(request.success, reads)
     for op in request.success:
@@ -91,16 +91,16 @@ def encode_reads(reads: Iterable[Op], *, revision: int) -> Any:
 
 
 def decode_txn(txn: Txn, response: Any) -> TxnResult:
-    """What etcd answered to `txn`."""
+    """Decode etcd's response to `txn`."""
     ops = txn.success if response.succeeded else txn.failure
     parts = response.responses
-    # The answers to puts are not even looked at: a plan's batch has over a hundred of them.
+    # Responses to puts are not decoded: a plan's batch has over a hundred of them.
     results = tuple([_NOTHING if isinstance(op, Put) else _decode_result(op, parts[at]) for at, op in enumerate(ops)])
     return TxnResult(response.succeeded, response.header.revision, results)
 
 
 def decode_kv(kv: Any) -> KeyValue:
-    """One key as etcd has it."""
+    """Decode one key-value."""
     return KeyValue(
         _to_text(kv.key),
         kv.value,
@@ -112,12 +112,12 @@ def decode_kv(kv: Any) -> KeyValue:
 
 
 def decode_events(events: Iterable[Any], *, after: int) -> list[Event]:
-    """The events of a watch response that happened past revision `after`."""
+    """Decode the events of a watch response after revision `after`."""
     return [_decode_event(event) for event in events if event.kv.mod_revision > after]
 
 
 def has_costly_failure(txn: Txn) -> bool:
-    """Whether a write carries many reads that matter only if it fails."""
+    """Whether a write has many reads that are only needed if it fails."""
     reads = txn.failure
     return (
         _FEWEST_COSTLY <= len(reads) <= MAX_TXN_OPS
@@ -127,7 +127,7 @@ def has_costly_failure(txn: Txn) -> bool:
 
 
 def writes(txn: Txn) -> bool:
-    """Whether a transaction could change anything, and so must not be sent twice."""
+    """Whether a transaction may change keys, and so must not be sent twice."""
     return any(isinstance(op, Put | Delete) for op in (*txn.success, *txn.failure))
 
 
@@ -193,5 +193,5 @@ def _to_bytes(key: str) -> bytes:
 
 
 def _to_text(key: bytes) -> str:
-    # A foreign key under our prefix that is no text must not blind us to the others.
+    # A foreign key under the prefix that is not UTF-8 must not make the other keys unreadable.
     return key.decode("utf-8", "surrogateescape")

@@ -1,10 +1,10 @@
-"""Connections to etcd: which endpoint to talk to, and how it proves that it is alive and ours.
+"""Open connections to etcd endpoints and verify them.
 
-aetcd's own client knows one endpoint, no TLS and no expiring tokens, so this module opens the channels itself and
-uses aetcd for what it does well, the generated messages and stubs.
+aetcd's own client supports neither several endpoints, nor TLS, nor expiring access tokens. So this module opens the
+channels and uses only aetcd's generated messages and stubs.
 
-A `Connection` exists only after its endpoint has answered a status request and named its cluster, so a request is
-sent only where somebody listens, and two clusters are never taken for one.
+A `Connection` exists only after its endpoint has answered a status request with its cluster's id. So requests are sent
+only to a live endpoint, and two clusters are never confused.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _CHANNEL_OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.http2.max_pings_without_data", 0),
 ]
 _REQUIRE_LEADER = ("hasleader", "true")
-"""A member cut off from the others then refuses, instead of answering from the past or not at all."""
+"""A member without a leader then refuses requests instead of answering with stale data or not at all."""
 
 Metadata = tuple[tuple[str, str], ...]
-"""What goes with a request beside its message."""
+"""gRPC metadata of a request."""
 
 
 class Connection:
-    """A channel to one endpoint that has proved to be alive."""
+    """A channel to one verified endpoint."""
 
     def __init__(self, endpoint: str, channel: Any) -> None:
         self.endpoint = endpoint
@@ -61,20 +61,20 @@ class Connection:
         self.version = (0, 0, 0)
 
     def alive(self) -> bool:
-        """Whether a request would go out at once; a channel that lost its peer would dial anew instead."""
+        """Whether the channel is connected; otherwise a request would first reconnect."""
         return bool(self.channel.get_state() is grpc.ChannelConnectivity.READY)
 
     async def until_lost(self) -> None:
-        """Wait until the peer is gone or has said that it is going."""
+        """Wait until the peer is gone or has announced its shutdown."""
         await self.channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
 
     async def close(self, *, grace: float | None = None) -> None:
-        """Close it, leaving what is under way `grace` seconds to finish."""
+        """Close the channel; requests in flight have `grace` seconds to finish."""
         await self.channel.close(grace)
 
 
 class Opener:
-    """Opens connections with the settings' credentials, one endpoint after the other, all of one cluster."""
+    """Opens connections with the settings' credentials, trying the endpoints in turn, all of one cluster."""
 
     def __init__(self, settings: EtcdSettings) -> None:
         self._settings = settings
@@ -85,11 +85,11 @@ class Opener:
 
     @property
     def metadata(self) -> Metadata:
-        """What every request carries."""
+        """The metadata of every request."""
         return (_REQUIRE_LEADER, ("token", self._token)) if self._token else (_REQUIRE_LEADER,)
 
     async def open(self) -> Connection:
-        """A connection to the next endpoint that answers, however long that takes."""
+        """Return a connection to the next endpoint that answers; retry without a time limit."""
         backoff = Backoff()
         for attempt in itertools.count(1):
             endpoint = self._settings.endpoints[self._turn]
@@ -99,27 +99,29 @@ class Opener:
                 self.failed(endpoint, reason(error))
             if attempt % len(self._settings.endpoints) == 0:
                 await backoff.wait()
-        raise AssertionError("counting never ends")
+        raise AssertionError("unreachable")
 
     def failed(self, endpoint: str, why: str) -> None:
-        """Note a failure and turn to the next endpoint, unless somebody already did."""
+        """Record a failure and switch to the next endpoint, unless another task already did."""
         self._failures[endpoint] = why
         if endpoint == self._settings.endpoints[self._turn]:
             self._turn = (self._turn + 1) % len(self._settings.endpoints)
 
     def forget_token(self, endpoint: str, *, refused: Metadata) -> None:
-        """Have the next connection log in again, unless that has happened since `refused` was sent."""
+        """Make the next connection log in again, unless one did since `refused` was sent."""
         if not self._settings.user:
-            raise AuthenticationError(f"etcd at {endpoint} asks for a user and a password, and none are configured")
+            raise AuthenticationError(
+                f"etcd at {endpoint} requires a user and a password, but none are configured; set user and password"
+            )
         if refused == self.metadata:
             self._token = ""
 
     def forget_cluster(self) -> None:
-        """Take the cluster that answers next for the one to work with."""
+        """Accept the cluster that answers next."""
         self._cluster_id = 0
 
     def unreachable(self, why: str = "") -> UnreachableError:
-        """The error that names each endpoint, what it failed with, and what to check."""
+        """Return an error that names each endpoint, its failure, and what to check."""
         tried = "; ".join(
             f"{endpoint} ({self._failures.get(endpoint, 'no answer')})" for endpoint in self._settings.endpoints
         )
@@ -134,8 +136,8 @@ class Opener:
             await connection.close()
             if refuses_certificate(error):
                 raise AuthenticationError(
-                    f"etcd at {endpoint} ends the TLS session, as it does with clients that show no certificate "
-                    "or one it does not trust: check cert and key"
+                    f"etcd at {endpoint} closed the TLS session: the client certificate is missing or not trusted; "
+                    "check cert and key"
                 ) from error
             if not is_transient(error):
                 raise translate(error) from error
@@ -146,7 +148,7 @@ class Opener:
         return connection
 
     async def _prove(self, connection: Connection) -> None:
-        """See that the endpoint is alive, lets us in, has a leader and belongs to the cluster we know."""
+        """Check that the endpoint is alive, accepts the credentials, has a leader and belongs to the known cluster."""
         await self._log_in(connection)
         metadata = self.metadata
         try:
@@ -173,7 +175,7 @@ class Opener:
         try:
             answer = await connection.auth.Authenticate(request, timeout=self._settings.connect_timeout)
         except rpc.AioRpcError as error:
-            # Credentials are harmless where etcd does not ask for any, and needed once it does.
+            # Credentials are harmless if authentication is not enabled, and needed once it is.
             if "authentication is not enabled" not in (error.details() or ""):
                 raise
         else:
@@ -183,8 +185,8 @@ class Opener:
         self._cluster_id = self._cluster_id or cluster_id
         if cluster_id != self._cluster_id:
             raise ClusterMismatchError(
-                f"etcd at {endpoint} belongs to cluster {cluster_id:x}, but we worked with {self._cluster_id:x}: "
-                "its data was replaced, or the endpoint is wrong; restart only after making sure which is right"
+                f"etcd at {endpoint} belongs to cluster {cluster_id:x} instead of {self._cluster_id:x}: its data was "
+                "replaced, or the endpoint is wrong; check which, then restart"
             )
 
     def _channel(self, endpoint: str) -> Any:
@@ -197,7 +199,7 @@ class Opener:
         return rpc.secure_channel(address, self._credentials(), options=options)
 
     def _credentials(self) -> Any:
-        """Read anew for each connection, so that renewed certificates are taken up."""
+        """Read the TLS files for each connection, so that renewed certificates take effect."""
         files = (self._settings.ca, self._settings.key, self._settings.cert)
         try:
             ca, key, cert = (file.read_bytes() if file else None for file in files)

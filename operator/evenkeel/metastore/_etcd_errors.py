@@ -1,8 +1,7 @@
-"""What etcd's refusals mean: which may be tried again, which end in one of our errors, and what these say.
+"""Classify etcd's errors into retryable and permanent ones, and translate them.
 
-The rule that matters most is `certainly_not_applied`. A write whose answer was lost may have taken effect, and
-sending it again could undo what others did since; only where etcd states that it dropped the request may a write be
-repeated.
+The most important rule is `certainly_not_applied`. A write whose response was lost may have taken effect, and sending
+it again could overwrite later changes. So a write is retried only if etcd reports that it dropped the request.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ __all__ = [
 ]
 
 NO_SPACE = (
-    "etcd has used up its space quota and refuses writes (alarm NOSPACE); reads go on. Free space: `etcdctl compact "
-    "REVISION`, `etcdctl defrag --cluster`, `etcdctl alarm disarm`; if that does not last, raise its quota"
+    "etcd has used up its space quota and refuses writes (alarm NOSPACE); reads still work. Free space: `etcdctl "
+    "compact REVISION`, `etcdctl defrag --cluster`, `etcdctl alarm disarm`; if it fills up again, raise its quota"
 )
 _TRANSIENT = {
     rpc.StatusCode.UNAVAILABLE,
@@ -41,7 +40,7 @@ _TRANSIENT = {
     rpc.StatusCode.INTERNAL,
     rpc.StatusCode.UNKNOWN,
 }
-# "unhealthy cluster": a member that has just died still counts as connected, so none may be taken away yet.
+# "unhealthy cluster": etcd still counts a member that just died as connected, so no member may be removed yet.
 _DROPPED = (
     "etcdserver: no leader",
     "etcdserver: too many requests",
@@ -55,36 +54,36 @@ _CERTIFICATE_REFUSED = ("TSI_DATA_CORRUPTED", "ALERT_BAD_CERTIFICATE", "ALERT_UN
 
 
 def is_transient(error: Any) -> bool:
-    """Whether another attempt, perhaps elsewhere, may go better."""
+    """Whether another attempt, possibly at another endpoint, may succeed."""
     return error.code() in _TRANSIENT or certainly_not_applied(error)
 
 
 def certainly_not_applied(error: Any) -> bool:
-    """Whether etcd says that it dropped the request before it could take effect."""
+    """Whether etcd reports that it dropped the request before it took effect."""
     return any(text in (error.details() or "") for text in (*_DROPPED, *_STALE_TOKEN))
 
 
 def is_stale_token(error: Any) -> bool:
-    """Whether logging in once more is the remedy."""
+    """Whether the access token is stale and the client must log in again."""
     return any(text in (error.details() or "") for text in _STALE_TOKEN)
 
 
 def refuses_certificate(error: Any) -> bool:
-    """Whether the server did not like our certificate, or the lack of one.
+    """Whether the server refused the client certificate, or its absence.
 
-    In TLS 1.3 it says so only after the handshake, by an alert that gRPC takes for damaged data.
+    In TLS 1.3 the server reports it only after the handshake, by an alert that gRPC reports as corrupted data.
     """
     return any(text in (error.details() or "") for text in _CERTIFICATE_REFUSED)
 
 
 def reason(error: Any) -> str:
-    """The telling part of gRPC's long account."""
+    """Return the relevant part of gRPC's long error details."""
     details = (error.details() or error.code().name).strip()
     return str(details.rpartition("last error: ")[2])
 
 
 def translate(error: Any) -> MetastoreError:
-    """The error to raise for a refusal that no retry will heal."""
+    """Return the error to raise for a permanent failure."""
     details = error.details() or ""
     if error.code() in _AUTHENTICATION or any(text in details for text in _AUTHENTICATION_DETAILS):
         return AuthenticationError(f"etcd refuses access: {details}; check user, password and the user's roles")

@@ -1,7 +1,7 @@
-"""One connection for all ordinary requests, and the decision what may be sent twice.
+"""Send requests over a shared connection, with safe retries.
 
-Reads are repeated, at other endpoints too, until their time is up. A write is repeated only when it certainly was not
-carried out: it was never sent, or etcd says that it dropped it. Otherwise the caller learns that nobody knows.
+Reads are retried until their timeout, also at other endpoints. A write is retried only if it certainly had no effect:
+it was never sent, or etcd reports that it dropped it. Otherwise the caller gets an error that its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from evenkeel.runtime.backoff import Backoff
 __all__ = ["Link", "Method"]
 
 Method = Callable[[Connection], Any]
-"""Picks what to call on a connection."""
+"""Returns the RPC to call on a connection."""
 
 
 class Link:
-    """One connection for ordinary requests, shared by all who ask at the same time."""
+    """One connection for all requests except watches."""
 
     def __init__(self, settings: EtcdSettings, opener: Opener) -> None:
         self._settings = settings
@@ -36,20 +36,20 @@ class Link:
         self._closed = False
 
     async def call(self, method: Method, request: Any, *, repeatable: bool) -> Any:
-        """Send one request; again and elsewhere while time lasts, if it is repeatable or was never carried out."""
+        """Send a request; retry until the timeout if it is repeatable or certainly had no effect."""
         now = asyncio.get_running_loop().time
         deadline = now() + self._settings.request_timeout
         backoff = Backoff()
         while True:
             connection = await self.connection(deadline)
             metadata = self._opener.metadata
-            patience = deadline - now()
-            if patience <= 0:
+            timeout = deadline - now()
+            if timeout <= 0:
                 raise self._opener.unreachable()
             if repeatable:
-                patience /= 2  # so that a second endpoint gets its chance
+                timeout /= 2  # leaves time for a second endpoint
             try:
-                return await self._send(method(connection)(request, timeout=patience, metadata=metadata))
+                return await self._send(method(connection)(request, timeout=timeout, metadata=metadata))
             except rpc.AioRpcError as error:
                 self._drop(connection, error, metadata)
                 if not repeatable and not certainly_not_applied(error):
@@ -57,7 +57,7 @@ class Link:
             await backoff.wait()
 
     async def connection(self, deadline: float) -> Connection:
-        """The connection in use, or a new one where that is gone."""
+        """Return the present connection, or a new one if it is lost."""
         if self._connection is not None and self._connection.alive():
             return self._connection
         try:
@@ -67,12 +67,12 @@ class Link:
             raise self._opener.unreachable() from None
 
     def drop(self) -> None:
-        """Let the next request open another connection."""
+        """Make the next request open another connection."""
         if self._connection is not None:
             self._retire(self._connection)
 
     async def close(self) -> None:
-        """Close all connections; requests under way fail."""
+        """Close all connections; requests in flight fail."""
         self._closed = True
         if self._connection is not None:
             await self._connection.close()
@@ -96,7 +96,7 @@ class Link:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise MetastoreError("this metastore has been closed")
+            raise MetastoreError("the metastore client is closed; create a new one")
 
     async def _send(self, call: Awaitable[Any]) -> Any:
         try:
@@ -104,11 +104,11 @@ class Link:
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._closed and task is not None and not task.cancelling():
-                raise MetastoreError("this metastore was closed during a request") from None
+                raise MetastoreError("the metastore client was closed during the request") from None
             raise
 
     def _drop(self, connection: Connection, error: Any, metadata: Metadata) -> None:
-        """Stop using a connection after a failure that another one may not have; raise where none would help."""
+        """Stop using a connection after a transient failure; raise if the failure is permanent."""
         if is_stale_token(error):
             self._opener.forget_token(connection.endpoint, refused=metadata)
         elif is_transient(error):
@@ -119,7 +119,7 @@ class Link:
             self._retire(connection)
 
     def _retire(self, connection: Connection) -> None:
-        """Close a connection once nobody waits on it any more; every request has its own deadline."""
+        """Close a connection after its requests in flight have ended; each has its own deadline."""
         self._connection = None
         task = asyncio.create_task(connection.close(grace=self._settings.request_timeout + 1))
         self._closing.add(task)
@@ -127,5 +127,5 @@ class Link:
 
     def _unknown_outcome(self) -> UnreachableError:
         return self._opener.unreachable(
-            "the transaction was sent and may or may not have taken effect: read before writing again"
+            "the transaction was sent and its outcome is unknown; read before writing again"
         )

@@ -1,13 +1,12 @@
-"""A watch that outlives the connections it runs on.
+"""A watch that survives disconnects and compaction.
 
-The state that survives is small: the revision up to which everything has been delivered, and the mod revision of each
-key delivered and not deleted. A new stream starts *at* that revision, not past it, and drops what it has seen: where
-etcd has compacted exactly the next revision, versions before 3.5.18 would silently leave out its deletions, while a
-start at a compacted revision is always refused. Once it is refused, the prefix is listed anew and the difference to
-the delivered state takes the place of the lost history.
+Its state is the revision up to which all changes have been delivered, and the mod revision of each delivered key. A new
+stream starts *at* that revision, not after it, and skips what was delivered: if etcd has compacted exactly the next
+revision, versions before 3.5.18 silently omit its deletions, while a start at a compacted revision is always refused.
+If it is refused, the prefix is listed again, and the difference to the delivered state replaces the lost history.
 
-An idle stream is asked for its progress from time to time. The answer moves the revision on, so that a compaction
-seldom gets ahead of it; no answer means that the server is stuck and another one is due.
+An idle stream periodically requests its progress. The response advances the revision, so that compaction rarely
+overtakes it. Without a response the server is stuck, and the watch moves to another one.
 """
 
 from __future__ import annotations
@@ -35,19 +34,19 @@ log = logging.getLogger(__name__)
 
 _ALL_WATCHES = -1
 _TRUSTED_PROGRESS = (3, 5, 8)
-"""Older servers may answer a progress request ahead of events they have yet to send (etcd #15220)."""
+"""Older servers may answer a progress request before they have sent all events up to it (etcd #15220)."""
 
 
 class _BrokenError(Exception):
-    """The stream is of no more use; another one is to continue."""
+    """The stream is broken; another one must continue."""
 
 
 class _CompactedError(Exception):
-    """The server no longer has what the stream would need."""
+    """The server has compacted the revision that the stream needs."""
 
 
 class Watch:
-    """Follows one prefix from one snapshot on."""
+    """Follows one prefix, starting after a snapshot."""
 
     def __init__(
         self,
@@ -56,21 +55,21 @@ class Watch:
         prefix: str,
         opener: Opener,
         settings: EtcdSettings,
-        list_anew: Callable[[], Awaitable[Snapshot]],
+        list_again: Callable[[], Awaitable[Snapshot]],
     ) -> None:
         self._prefix = prefix
         self._revision = after.revision
         self._known = {kv.key: kv.mod_revision for kv in after.kvs if kv.key.startswith(prefix)}
         self._opener = opener
         self._settings = settings
-        self._list_anew = list_anew
+        self._list_again = list_again
         self._stream: _Stream | None = None
         self._backoff = Backoff()
         self._waiting: asyncio.Task[WatchBatch | None] | None = None
         self._closed = False
 
     async def batches(self) -> AsyncIterator[WatchBatch]:
-        """All changes, until the watch is closed or etcd turns out not to be ours any more."""
+        """Yield all changes until the watch is closed; raise if etcd turns out to be another cluster."""
         try:
             while not self._closed:
                 self._waiting = asyncio.ensure_future(self._next())
@@ -82,19 +81,19 @@ class Watch:
             if not self._closed or task is None or task.cancelling():
                 raise
         finally:
-            await self._hang_up()
+            await self._close_stream()
 
     async def close(self) -> None:
-        """End the iteration, wherever it waits."""
+        """End the iteration."""
         self._closed = True
         if self._waiting is not None:
             self._waiting.cancel()
-        await self._hang_up()
+        await self._close_stream()
 
     async def _next(self) -> WatchBatch | None:
-        """The next batch; None when there was none to be had and another try is due."""
+        """Return the next batch, or None if the stream broke and the caller must retry."""
         try:
-            stream = self._stream = self._stream or await self._dial()
+            stream = self._stream = self._stream or await self._open_stream()
             batch = await stream.next_batch(after=self._revision)
         except _CompactedError:
             return await self._catch_up()
@@ -114,11 +113,11 @@ class Watch:
         return batch
 
     async def _catch_up(self) -> WatchBatch | None:
-        """Make good for compacted history by listing anew."""
-        await self._hang_up()
-        log.info("watch of %s: revision %d is compacted, listing anew", self._prefix, self._revision)
+        """Replace compacted history by a new listing."""
+        await self._close_stream()
+        log.info("watch of %s: revision %d is compacted; listing again", self._prefix, self._revision)
         try:
-            snapshot = await self._list_anew()
+            snapshot = await self._list_again()
         except UnreachableError as error:
             await self._recover(str(error))
             return None
@@ -128,16 +127,16 @@ class Watch:
     async def _recover(self, why: str) -> None:
         if self._stream is not None:
             self._opener.failed(self._stream.connection.endpoint, why)
-            await self._hang_up()
+            await self._close_stream()
         log.info("watch of %s broke after revision %d: %s", self._prefix, self._revision, why)
         await self._backoff.wait()
 
-    async def _hang_up(self) -> None:
+    async def _close_stream(self) -> None:
         stream, self._stream = self._stream, None
         if stream is not None:
             await stream.close()
 
-    async def _dial(self) -> _Stream:
+    async def _open_stream(self) -> _Stream:
         connection = await self._opener.open()
         metadata = self._opener.metadata
         try:
@@ -158,7 +157,7 @@ class Watch:
         return stream
 
     def _failure(self, endpoint: str, error: Any, metadata: Metadata) -> Exception:
-        """What to raise when a stream could not be opened: give up, or try another."""
+        """Return the exception for a stream that could not be opened: retryable or permanent."""
         if is_stale_token(error):
             self._opener.forget_token(endpoint, refused=metadata)
         elif is_transient(error):
@@ -168,7 +167,7 @@ class Watch:
         return _BrokenError(reason(error))
 
     async def _newest_revision(self, connection: Connection, metadata: Metadata) -> int:
-        """By a linearizable read, which also shows that this endpoint is not cut off from the others."""
+        """Return the newest revision by a linearizable read, which also proves that the endpoint has a quorum."""
         response = await connection.kv.Range(
             rpc.RangeRequest(key=prefix_bounds(self._prefix)[0], keys_only=True),
             timeout=self._settings.connect_timeout,
@@ -180,7 +179,7 @@ class Watch:
         if newest < self._revision:
             raise ClusterMismatchError(
                 f"etcd is at revision {newest}, but {self._revision} has been seen: it was emptied or restored "
-                "from a backup; restart only after making sure that its data is right"
+                "from a backup; check that its data is right, then restart"
             )
 
 
@@ -192,20 +191,20 @@ class _Stream:
         self._call = call
         self._settings = settings
         self._reading: asyncio.Task[Any] | None = None
-        self._parting: asyncio.Task[None] = asyncio.ensure_future(connection.until_lost())
+        self._peer_lost: asyncio.Task[None] = asyncio.ensure_future(connection.until_lost())
 
     async def create(self, prefix: str, *, start: int) -> None:
-        """Ask for the watch and wait until the server has it."""
+        """Create the watch and wait until the server confirms it."""
         key, end = prefix_bounds(prefix)
         create = rpc.WatchCreateRequest(key=key, range_end=end, start_revision=max(start, 1), progress_notify=True)
         await self._write(rpc.WatchRequest(create_request=create))
         response = await self._read(self._settings.stall_timeout)
         if response is None:
-            raise _BrokenError(f"no watch within {self._settings.stall_timeout:g} s")
+            raise _BrokenError(f"the server did not create the watch within {self._settings.stall_timeout:g} s")
         _check_canceled(response)
 
     async def next_batch(self, *, after: int) -> WatchBatch:
-        """What happened past revision `after`, or how far the server is."""
+        """Return the changes after revision `after`, or a batch without events that advances the revision."""
         while True:
             response = await self._read_or_ask()
             _check_canceled(response)
@@ -213,30 +212,30 @@ class _Stream:
                 events = decode_events(response.events, after=after)
                 if events:
                     return WatchBatch(events[-1].mod_revision, tuple(events))
-            elif self._tells_progress(response) and response.header.revision > after:
+            elif self._is_progress(response) and response.header.revision > after:
                 return WatchBatch(response.header.revision, ())
 
     async def close(self) -> None:
         """End the stream and its connection."""
         self._call.cancel()
-        tasks = [task for task in (self._parting, self._reading) if task is not None]
+        tasks = [task for task in (self._peer_lost, self._reading) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.connection.close()
 
-    def _tells_progress(self, response: Any) -> bool:
+    def _is_progress(self, response: Any) -> bool:
         asked_for = response.watch_id == _ALL_WATCHES
         return not response.created and (not asked_for or self.connection.version >= _TRUSTED_PROGRESS)
 
     async def _read_or_ask(self) -> Any:
-        """The next response; where the server is silent, see that it is alive."""
+        """Return the next response; if the server is silent, request its progress."""
         response = await self._read(self._settings.progress_interval)
         if response is None:
             await self._write(rpc.WatchRequest(progress_request=rpc.WatchProgressRequest()))
             response = await self._read(self._settings.stall_timeout)
         if response is None:
-            raise _BrokenError(f"no sign of life within {self._settings.stall_timeout:g} s")
+            raise _BrokenError(f"no progress response within {self._settings.stall_timeout:g} s")
         return response
 
     async def _write(self, request: Any) -> None:
@@ -247,14 +246,14 @@ class _Stream:
             raise _BrokenError(f"cannot send: {error!r}") from error
 
     async def _read(self, seconds: float) -> Any:
-        """The next response, or None when none came; the read goes on, as abandoning it would end the call."""
+        """Return the next response, or None after a timeout; the read stays pending, as cancelling it ends the call."""
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._call.read())
-        await asyncio.wait({self._reading, self._parting}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({self._reading, self._peer_lost}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if not self._reading.done():
-            # A server that shuts down says so and then waits for its watches to leave.
-            if self._parting.done():
-                raise _BrokenError("the server is leaving")
+            # A server that shuts down announces it and then waits for its watches to end.
+            if self._peer_lost.done():
+                raise _BrokenError("the server is shutting down")
             return None
         reading, self._reading = self._reading, None
         if reading.cancelled():

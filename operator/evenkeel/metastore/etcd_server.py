@@ -1,8 +1,8 @@
-"""Runs a real etcd server as a child process: for local mode, demos, benches and tests.
+"""Run etcd servers as child processes, for local mode, demos, benchmarks and tests.
 
-A server keeps its ports and its data directory over restarts, so that clients find it again. It dies with the
-process that started it, even when that process is killed. Ports are taken from below the kernel's range for
-outgoing connections: inside it, a client that retries a server which is down can by chance connect to itself.
+A server keeps its ports and its data directory across restarts, so that clients find it again. It ends with the process
+that started it, even if that process is killed. Ports are below the kernel's ephemeral range: within it, a client that
+retries a stopped server could connect to itself.
 """
 
 from __future__ import annotations
@@ -34,37 +34,37 @@ _LOWEST_PORT = 15000
 _POLL_SECONDS = 0.02
 _LOG_LINES = 20
 
-# PR_SET_PDEATHSIG survives exec, and a wrapper needs no fork of a process that runs gRPC threads, as a
-# preexec_fn would. The second look at the parent closes the gap in which it dies before the signal is armed.
+# PR_SET_PDEATHSIG survives exec. A wrapper, unlike a preexec_fn, runs no Python code in a fork of a process with gRPC
+# threads. The check of the parent covers its death before prctl.
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM)
 if os.getppid() != int(sys.argv[1]):
-    sys.exit("the process that wanted this one is gone")
+    sys.exit("the parent process has ended")
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
 class ServerTls(msgspec.Struct, frozen=True, kw_only=True):
-    """Files that make a server speak TLS to its clients."""
+    """TLS files of a server and of its clients."""
 
     cert: Path
     key: Path
     ca: Path
-    """What a client has to trust, and what signs the certificates of clients where these are asked for."""
+    """CA of the server's certificate and, if required, of client certificates."""
     client_cert: Path | None = None
     client_key: Path | None = None
-    """Given together: every client has to show a certificate, and the readiness check shows this one."""
+    """If both are given, clients need a certificate, and the readiness check uses this one."""
 
     def flags(self) -> list[str]:
-        """As etcd's command line has it."""
+        """Return the flags for etcd's command line."""
         flags = [f"--cert-file={self.cert}", f"--key-file={self.key}"]
         if self.client_cert:
             flags += [f"--trusted-ca-file={self.ca}", "--client-cert-auth"]
         return flags
 
     def context(self) -> ssl.SSLContext:
-        """How to talk to such a server."""
+        """Return an SSL context for clients of the server."""
         context = ssl.create_default_context(cafile=str(self.ca))
         if self.client_cert:
             context.load_cert_chain(self.client_cert, self.client_key)
@@ -85,15 +85,15 @@ class EtcdServer:
         fsync: bool = True,
         extra_args: Sequence[str] = (),
     ) -> None:
-        """`ports` are those for clients and for peers; free ones where they are left out."""
+        """Take `ports` for clients and for peers; by default free ones."""
         self.data_dir = data_dir
         self.binary = binary or find_etcd()
         self.name = name
         self.client_port, self.peer_port = ports or _free_ports(2)
         self.peers = {name: self.peer_url}
-        """All members of the cluster by name; a cluster of one unless somebody says otherwise."""
+        """Peer URLs of all members of the cluster, by name."""
         self.cluster_token = secrets.token_hex(8)
-        """Makes the cluster's identity one of its own: etcd derives it from this and the peers' addresses alone."""
+        """Makes the cluster's id unique: etcd derives it from this token and the peers' addresses."""
         self._tls = tls
         self._extra_args = [*extra_args, *([] if fsync else ["--unsafe-no-fsync"])]
         self._process: asyncio.subprocess.Process | None = None
@@ -101,34 +101,34 @@ class EtcdServer:
 
     @property
     def endpoint(self) -> str:
-        """Where clients reach it."""
+        """The server's URL for clients."""
         return f"{'https' if self._tls else 'http'}://{_LOOPBACK}:{self.client_port}"
 
     @property
     def peer_url(self) -> str:
-        """Where other members reach it."""
+        """The server's URL for other members."""
         return f"http://{_LOOPBACK}:{self.peer_port}"
 
     @property
     def log_path(self) -> Path:
-        """What the server said, all its lives together."""
+        """The log file of all runs of the server."""
         return self.data_dir / "etcd.log"
 
     @property
     def pid(self) -> int | None:
-        """The process while it runs."""
+        """The process id while the server runs."""
         running = self._process is not None and self._process.returncode is None
         return self._process.pid if self._process is not None and running else None
 
     async def start(self, *, within: float = 30.0) -> None:
-        """Start it, or start it again on the same ports and data, and wait until it answers."""
+        """Start or restart the server on the same ports and data, and wait until it is ready."""
         await self.launch()
         await self.ready(within=within)
 
     async def launch(self) -> None:
-        """Start it without waiting; a member of a larger cluster is ready only when most are up."""
+        """Start the server without waiting; a member of a larger cluster is ready only with a quorum."""
         if self.pid is not None:
-            raise MetastoreError(f"etcd {self.name} runs already, as process {self.pid}")
+            raise MetastoreError(f"etcd {self.name} is already running as process {self.pid}")
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self.data_dir.chmod(0o700)
         argv = die_with_parent(self._command())
@@ -139,7 +139,7 @@ class EtcdServer:
             )
 
     async def ready(self, *, within: float = 30.0) -> None:
-        """Wait until it serves linearizable reads."""
+        """Wait until the server serves linearizable reads."""
         try:
             async with asyncio.timeout(within):
                 while not await self._healthy():
@@ -150,14 +150,14 @@ class EtcdServer:
             raise self._failure(f"was not ready within {within:g} s") from None
 
     def settings(self) -> EtcdSettings:
-        """How a client of this process reaches it."""
+        """Return the settings for clients of this server."""
         tls = self._tls
         if tls is None:
             return EtcdSettings(endpoints=(self.endpoint,))
         return EtcdSettings(endpoints=(self.endpoint,), ca=tls.ca, cert=tls.client_cert, key=tls.client_key)
 
     async def require_password(self, password: str) -> None:
-        """From here on, let nobody in but `root` with this password and those whom root has made users."""
+        """Enable authentication, with this password for the user `root`."""
         connection = await Opener(self.settings()).open()
         try:
             await connection.auth.UserAdd(rpc.AuthUserAddRequest(name="root", password=password))
@@ -168,21 +168,21 @@ class EtcdServer:
             await connection.close()
 
     async def terminate(self) -> None:
-        """End it in good order (SIGTERM) and wait until it is gone."""
+        """Stop the server with SIGTERM and wait until it has ended."""
         await self._end(signal.SIGTERM)
 
     async def kill(self) -> None:
-        """End it as a power cut would (SIGKILL) and wait until it is gone."""
+        """Kill the server with SIGKILL, like a power failure, and wait until it has ended."""
         if not self.binary.survives_kill:
             raise MetastoreError(f"this etcd must not be killed: {self.binary.warning}")
         await self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """Stop it in its tracks (SIGSTOP): connections stay open and nothing answers."""
+        """Pause the server (SIGSTOP): connections stay open, and it does not answer."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on (SIGCONT)."""
+        """Resume a paused server (SIGCONT)."""
         self._signal(signal.SIGCONT)
 
     async def __aenter__(self) -> EtcdServer:
@@ -216,15 +216,15 @@ class EtcdServer:
         ]
 
     async def _healthy(self) -> bool:
-        """Ask `/readyz`, which etcd answers with 200 only after a linearizable read.
+        """Request `/readyz`, which etcd answers with 200 only after a linearizable read.
 
-        `/health`, which an etcd before 3.5.11 has instead, also fails while the alarm NOSPACE is raised.
+        Versions before 3.5.11 only have `/health`, which also fails while the alarm NOSPACE is raised.
         """
         status = await self._ask("/readyz")
         return b" 200 " in (await self._ask("/health") if b" 404 " in status else status)
 
     async def _ask(self, path: str) -> bytes:
-        """The first line of the answer; empty where there is none."""
+        """Return the first line of the response; empty without a response."""
         context = self._tls.context() if self._tls else None
         try:
             async with asyncio.timeout(2):
@@ -257,7 +257,7 @@ class EtcdServer:
         )
 
     def _log_excerpt(self) -> str:
-        """What was logged since the last start: bad flags show at its beginning, all else at its end."""
+        """Return the first and last log lines since the start: bad flags are reported first, other errors last."""
         with self.log_path.open("rb") as file:
             file.seek(self._log_start)
             lines = file.read().decode(errors="replace").splitlines()
@@ -267,7 +267,7 @@ class EtcdServer:
 
 
 class EtcdCluster:
-    """Several members that form one cluster; an async context manager like a single server."""
+    """Several members that form one cluster; an async context manager that starts and terminates them."""
 
     def __init__(
         self,
@@ -289,17 +289,17 @@ class EtcdCluster:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """Where clients reach its members."""
+        """The members' URLs for clients."""
         return tuple(member.endpoint for member in self.members)
 
     async def start(self, *, within: float = 60.0) -> None:
-        """Start all members and wait until each answers."""
+        """Start all members and wait until each is ready."""
         for member in self.members:
             await member.launch()
         await asyncio.gather(*(member.ready(within=within) for member in self.members))
 
     async def terminate(self) -> None:
-        """End all members in good order."""
+        """Stop all members with SIGTERM."""
         await asyncio.gather(*(member.terminate() for member in self.members))
 
     async def __aenter__(self) -> EtcdCluster:
@@ -317,21 +317,21 @@ class EtcdCluster:
 
 
 def die_with_parent(command: Sequence[str]) -> list[str]:
-    """The command that runs `command` and has it killed when this process ends, however it ends."""
+    """Wrap `command` so that it is terminated when this process ends, even if this process is killed."""
     return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
 
 def free_port() -> int:
-    """A loopback port nobody listens on, outside the range of outgoing connections; never the same twice."""
+    """Return a free loopback port below the ephemeral range; never the same twice."""
     return _free_ports(1)[0]
 
 
 _given: set[int] = set()
-"""Ports that this process was given, whether or not anybody listens on them by now."""
+"""Ports that this process was given, in use or not."""
 
 
 def _free_ports(count: int) -> list[int]:
-    """Different ports, as each stays taken until all are found."""
+    """Return distinct ports: each stays bound until all are found."""
     with contextlib.ExitStack() as probes:
         return [_take_free_port(probes.enter_context(socket.socket())) for _ in range(count)]
 
@@ -346,7 +346,7 @@ def _take_free_port(probe: socket.socket) -> int:
             probe.bind((_LOOPBACK, port))
             _given.add(port)
             return port
-    raise MetastoreError(f"no free port between {_LOWEST_PORT} and {highest} on {_LOOPBACK}")
+    raise MetastoreError(f"no free port between {_LOWEST_PORT} and {highest} on {_LOOPBACK}; stop other servers")
 
 
 def _first_outgoing_port() -> int:
@@ -358,5 +358,5 @@ def _first_outgoing_port() -> int:
 
 
 def _environment() -> dict[str, str]:
-    """Ours without ETCD_* settings, which etcd would take as flags."""
+    """Return the environment without ETCD_* variables, which etcd would read as flags."""
     return {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}

@@ -1,4 +1,4 @@
-"""Keeping a lease alive for as long as its holder lives."""
+"""Keep a lease alive."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from evenkeel.runtime.clock import Clock, SystemClock
 __all__ = ["keep_alive"]
 
 _REFRESHES_PER_TTL = 3
-"""Two may be lost before the lease is."""
+"""Two refreshes may fail before the lease expires."""
 
 
 async def keep_alive(lease: Lease, *, clock: Clock | None = None) -> None:
     """Refresh `lease` until it is lost, then raise LeaseNotFoundError; run it as a task and cancel it to stop.
 
-    A metastore that does not answer is asked again until the time to live, counted from before the last refresh
-    that succeeded, is over: from then on the keys may be gone, and whoever relies on them has to stop.
+    While the metastore does not answer, refreshes are retried until the time to live, counted from the start of the
+    last successful refresh, has passed. After that the lease's keys may be gone.
     """
     clock = clock or SystemClock()
     expires = clock.now() + lease.ttl
     while clock.now() < expires:
-        asked = clock.now()
+        started = clock.now()
         try:
             if not await lease.refresh():
                 break
-            expires = asked + lease.ttl
+            expires = started + lease.ttl
         except UnreachableError:
             pass
         await clock.sleep(lease.ttl / _REFRESHES_PER_TTL)

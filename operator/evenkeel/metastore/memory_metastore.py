@@ -1,7 +1,7 @@
-"""The metastore in memory: `Mvcc` behind the asynchronous Protocol, with watches, and leases that end by a clock.
+"""The metastore in memory: `Mvcc` behind the asynchronous interface, with watches and a clock for leases.
 
-It behaves as etcd does, which the conformance suite and the random transactions of the tests hold it to. Several
-instances may share one `Mvcc` only through `clone()`: changes made behind an instance's back wake no watches.
+It behaves like etcd; the conformance tests and random transactions check that. Instances must not share an `Mvcc`,
+except through `clone()`: a change that bypasses an instance does not wake its watches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MemoryMetastore:
         return self._do(lambda: self._mvcc.get(key))
 
     async def range(self, prefix: str, *, revision: int = 0) -> Snapshot:
-        """All keys under `prefix` at one revision (0: the newest)."""
+        """Return all keys under `prefix` at one revision (0: the newest)."""
         return self._do(lambda: self._mvcc.range(prefix, revision))
 
     async def txn(self, txn: Txn) -> TxnResult:
@@ -46,7 +46,7 @@ class MemoryMetastore:
         return self._do(lambda: self._mvcc.txn(txn))
 
     async def watch(self, prefix: str, *, after: Snapshot) -> AsyncIterator[WatchBatch]:
-        """Every change under `prefix` past `after.revision`, each exactly once and in order."""
+        """Yield every change under `prefix` after `after.revision`, exactly once and in order."""
         known = {kv.key: kv.mod_revision for kv in after.kvs if kv.key.startswith(prefix)}
         revision = after.revision
         while not self._closed:
@@ -66,18 +66,18 @@ class MemoryMetastore:
         return lease
 
     async def cluster_id(self) -> int:
-        """The number given when it was made."""
+        """Return the id given to the constructor."""
         return self._cluster_id
 
     async def forget(self) -> None:
-        """Memory is always the same."""
+        """Do nothing: the store cannot change."""
 
     async def full(self) -> str:
-        """Memory has no quota."""
+        """Return nothing: there is no quota."""
         return ""
 
     async def compact(self, revision: int) -> None:
-        """Forget history up to `revision`, as etcd does on its own schedule."""
+        """Remove the history up to `revision`, as etcd does periodically."""
         self._do(lambda: self._mvcc.compact(revision))
 
     async def close(self) -> None:
@@ -96,7 +96,7 @@ class MemoryMetastore:
         await self.close()
 
     def set_expiry(self, lease: MemoryLease) -> bool:
-        """Start the lease's time anew; False when it is gone."""
+        """Restart the lease's time to live; return False if it no longer exists."""
         self._cancel_expiry(lease)
         if lease.id not in self._mvcc.leases:
             return False
@@ -104,7 +104,7 @@ class MemoryMetastore:
         return True
 
     def end(self, lease: MemoryLease) -> None:
-        """Delete the lease with its keys, if it is still there."""
+        """Delete the lease with its keys, if it still exists."""
         self._cancel_expiry(lease)
         if lease.id in self._mvcc.leases:
             self._do(lambda: self._mvcc.revoke_lease(lease.id))
@@ -117,7 +117,7 @@ class MemoryMetastore:
     def _do(self, action: Callable[[], _T]) -> _T:
         """Run one action of the store, and wake the watches if it changed something."""
         if self._closed:
-            raise MetastoreError("this metastore has been closed")
+            raise MetastoreError("the metastore client is closed; create a new one")
         before = self._mvcc.revision
         result = action()
         if self._mvcc.revision != before:
@@ -125,7 +125,7 @@ class MemoryMetastore:
         return result
 
     def _wake(self) -> None:
-        """Wake all who wait now; who waits next waits for the next change."""
+        """Wake all waiting watches; later waits need another change."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -138,7 +138,7 @@ class MemoryMetastore:
 
 
 class MemoryLease:
-    """A lease that ends when the metastore's clock says so."""
+    """A lease that expires by the metastore's clock."""
 
     def __init__(self, lease_id: int, ttl: float, metastore: MemoryMetastore) -> None:
         self.id = lease_id
@@ -146,11 +146,11 @@ class MemoryLease:
         self._metastore = metastore
 
     async def refresh(self) -> bool:
-        """Extend the lease once; False when it is gone."""
+        """Extend the lease once; return False if it no longer exists."""
         return self._metastore.set_expiry(self)
 
     async def revoke(self) -> None:
-        """End the lease and delete its keys now; nothing happens when it is gone already."""
+        """End the lease and delete its keys now; do nothing if it no longer exists."""
         self._metastore.end(self)
 
 

@@ -1,11 +1,11 @@
-"""What Evenkeel asks of a metastore: a small, exact subset of etcd v3.
+"""The interface of a metastore and its data types: a small, exact subset of etcd v3.
 
-Keys are text, values are bytes, and a revision counts every change of the whole store. One `Txn` is atomic:
-all comparisons hold and `success` runs, or one does not and `failure` runs. A `mod_revision` of 0 means
-"absent", which is how a transaction says that a key must not exist.
+Keys are text, values are bytes, and a revision counts the changes of the whole store. A `Txn` is atomic: if all
+comparisons hold, `success` runs, otherwise `failure`. A `mod_revision` of 0 means "absent", so a transaction can
+require that a key does not exist.
 
-The types here are plain data without IO, so that the protocol can build transactions and the simulations can
-run them; `etcd.py` and `memory.py` implement `Metastore`, and one conformance suite holds for both.
+The types are plain data without IO, so the protocol can build transactions and the simulations can run them.
+`etcd_metastore` and `memory_metastore` implement `Metastore`; both pass the same conformance tests.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ __all__ = [
 ]
 
 MAX_TXN_OPS = 128
-"""Etcd's default `--max-txn-ops`: it bounds comparisons, success and failure operations, each on its own."""
+"""Etcd's default `--max-txn-ops`: a limit for comparisons, success and failure operations, each separately."""
 
 
 class KeyValue(msgspec.Struct, frozen=True, gc=False):
-    """One key as stored at some revision."""
+    """One key as stored at one revision."""
 
     key: str
     value: bytes
@@ -53,8 +53,8 @@ class KeyValue(msgspec.Struct, frozen=True, gc=False):
 class Compare(msgspec.Struct, frozen=True, gc=False):
     """`<field of key> <op> <operand>`; an absent key has mod, create and version 0 and no value.
 
-    With `end`, it must hold for every key from `key` up to but not including `end`; where there is none, for an absent
-    one. `mod < revision + 1` over a range says in one comparison that nothing there was written since `revision`.
+    With `end`, it must hold for each existing key from `key` up to but not including `end`, or for an absent key if
+    none exists. `mod < revision + 1` over a range checks in one comparison that no key was written since `revision`.
     """
 
     key: str
@@ -65,7 +65,7 @@ class Compare(msgspec.Struct, frozen=True, gc=False):
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
-    """Write one key, bound to a lease when `lease` is not 0."""
+    """Write one key, bound to a lease if `lease` is not 0."""
 
     key: str
     value: bytes
@@ -73,14 +73,14 @@ class Put(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delete(msgspec.Struct, frozen=True, gc=False):
-    """Remove one key, or with `prefix=True` every key that starts with it."""
+    """Remove one key, or with `prefix=True` all keys that start with it."""
 
     key: str
     prefix: bool = False
 
 
 class Get(msgspec.Struct, frozen=True, gc=False):
-    """Read one key, or with `prefix=True` every key that starts with it."""
+    """Read one key, or with `prefix=True` all keys that start with it."""
 
     key: str
     prefix: bool = False
@@ -90,7 +90,7 @@ Op = Put | Delete | Get
 
 
 class Txn(msgspec.Struct, frozen=True):
-    """Atomic: if all comparisons hold run `success`, else run `failure`."""
+    """An atomic transaction: if all comparisons hold, run `success`, else run `failure`."""
 
     compares: tuple[Compare, ...] = ()
     success: tuple[Op, ...] = ()
@@ -98,14 +98,14 @@ class Txn(msgspec.Struct, frozen=True):
 
 
 class OpResult(msgspec.Struct, frozen=True, gc=False):
-    """What one operation did: what a Get found, how many keys a Delete removed."""
+    """The result of one operation: what a Get found, how many keys a Delete removed."""
 
     kvs: tuple[KeyValue, ...] = ()
     deleted: int = 0
 
 
 class TxnResult(msgspec.Struct, frozen=True):
-    """`results` are of the branch that ran, in order; `revision` is the store's after the transaction."""
+    """The results of the branch that ran, in order, and the store's revision after the transaction."""
 
     succeeded: bool
     revision: int
@@ -113,7 +113,7 @@ class TxnResult(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """All keys under a prefix as of one revision, in key order."""
+    """All keys under a prefix at one revision, in key order."""
 
     prefix: str
     revision: int
@@ -129,20 +129,20 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class WatchBatch(msgspec.Struct, frozen=True):
-    """Changes in revision order; every change up to and including `revision` has now been delivered."""
+    """Changes in revision order; all changes up to and including `revision` are now delivered."""
 
     revision: int
     events: tuple[Event, ...]
 
 
 class Lease(Protocol):
-    """Keys put with `id` vanish together when the lease is revoked or not refreshed for its time to live."""
+    """A lease; its keys are deleted when it is revoked or not refreshed within its time to live."""
 
     id: int
     ttl: float
 
     async def refresh(self) -> bool:
-        """Extend the lease once; False when it is gone."""
+        """Extend the lease once; return False if it no longer exists."""
         ...
 
     async def revoke(self) -> None:
@@ -151,26 +151,26 @@ class Lease(Protocol):
 
 
 class Metastore(Protocol):
-    """The one seam between Evenkeel and etcd."""
+    """The only interface between Evenkeel and etcd."""
 
     async def get(self, key: str) -> KeyValue | None:
         """Read one key, linearizably."""
         ...
 
     async def range(self, prefix: str, *, revision: int = 0) -> Snapshot:
-        """All keys under `prefix` at one revision (0: the newest, linearizably), however many there are."""
+        """Return all keys under `prefix` at one revision (0: the newest, linearizably)."""
         ...
 
     async def txn(self, txn: Txn) -> TxnResult:
-        """Run one transaction. An UnreachableError leaves open whether it took effect."""
+        """Run one transaction. After an UnreachableError its outcome is unknown."""
         ...
 
     def watch(self, prefix: str, *, after: Snapshot) -> AsyncIterator[WatchBatch]:
-        """Every change under `prefix` past `after.revision`, each exactly once and in order.
+        """Yield every change under `prefix` after `after.revision`, exactly once and in order.
 
-        Survives disconnects, restarts of the server and compaction: where history is gone it lists anew,
-        compares with what it has already delivered and yields the difference. Intermediate values of a key
-        may then be left out, as etcd itself no longer has them; the last value and every deletion are not.
+        The watch survives disconnects, server restarts and compaction. If the history is gone, it lists again and
+        yields the difference to what it has delivered. Intermediate values of a key may then be missing, because etcd
+        no longer has them; the last value and every deletion are delivered.
         """
         ...
 
@@ -179,19 +179,19 @@ class Metastore(Protocol):
         ...
 
     async def cluster_id(self) -> int:
-        """The identity of this etcd cluster.
+        """Return the identity of this etcd cluster.
 
-        Another cluster answers another number, also a fresh one in its place if it was given an
-        `--initial-cluster-token` of its own; one with the same token shows by its lower revision only.
+        A new cluster at the same addresses has another id only if it has another `--initial-cluster-token`. With the
+        same token, only its lower revision shows that it is new.
         """
         ...
 
     async def forget(self) -> None:
-        """Work with whatever etcd answers next: the caller judges by its own memory whether it is the right one."""
+        """Accept whichever etcd cluster answers next; the caller checks whether it is the right one."""
         ...
 
     async def full(self) -> str:
-        """Why it refuses every write for lack of space; empty if it does not, or if we may not ask."""
+        """Return why writes are refused for lack of space; empty if they are not, or without permission to ask."""
         ...
 
     async def close(self) -> None:
@@ -200,10 +200,10 @@ class Metastore(Protocol):
 
 
 def unchanged(key: str, kv: KeyValue | None) -> Compare:
-    """The comparison that holds as long as `key` is as it was read."""
+    """Return a comparison that holds while `key` is as it was read."""
     return Compare(key, "mod", "=", 0 if kv is None else kv.mod_revision)
 
 
 def absent(key: str) -> Compare:
-    """The comparison that holds as long as `key` does not exist."""
+    """Return a comparison that holds while `key` does not exist."""
     return Compare(key, "mod", "=", 0)

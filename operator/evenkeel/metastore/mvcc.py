@@ -1,18 +1,18 @@
-"""Etcd's data model without etcd: a synchronous store with revisions, transactions, leases and history.
+"""Etcd's data model as a synchronous in-memory store with revisions, transactions, leases and history.
 
-The simulations, the protocol explorer and `MemoryMetastore` stand on this one core, so it follows etcd to the
-letter where a transaction could tell the difference:
+The simulations, the protocol explorer and `MemoryMetastore` use this core, so it behaves exactly like etcd wherever a
+transaction could observe a difference:
 
-- The empty store is at revision 1. A transaction that changes something makes one new revision, however many
-  keys it touches; one that only reads, or deletes nothing, makes none.
+- The empty store is at revision 1. A transaction that changes something creates one new revision, no matter how many
+  keys it changes; one that only reads, or deletes nothing, creates none.
 - Both branches are checked before anything runs: at most 128 comparisons and operations each, no empty key,
   and no key put twice or put and deleted in one branch. A refused transaction changes nothing.
-- Operations run in order and see what earlier ones of the same transaction did.
+- Operations run in order and see the effects of earlier ones of the same transaction.
 - A comparison of an absent key's value never holds, not even `!=`; its mod, create and version are 0.
 - Revoking a lease deletes its keys in one revision; a key put again belongs to the lease of its last put.
 
-There is no clock here: a lease ends when somebody says so. A clone shares nothing with its origin and costs
-two shallow copies; with `keep_history=False` it never grows beyond the live keys.
+There is no clock: the caller expires leases. A clone shares nothing with its origin and costs two shallow copies; with
+`keep_history=False` the store never grows beyond the live keys.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ __all__ = ["Mvcc"]
 _NOTHING = OpResult()
 
 _Change = tuple[Event, KeyValue | None]
-"""What happened to a key and what it was before, so that the past can be had by undoing."""
+"""A change and the key's value before it, so that past states can be restored by undoing."""
 
 
 class Mvcc:
-    """One store; every method is atomic and none waits."""
+    """One store; every method is atomic, and none blocks."""
 
     __slots__ = ("_compacted", "_history", "_keys", "_leases", "_live", "_next_lease", "_revision")
 
@@ -60,7 +60,7 @@ class Mvcc:
 
     @property
     def revision(self) -> int:
-        """The revision of the last change; 1 when there was none."""
+        """The revision of the last change; 1 if there was none."""
         return self._revision
 
     @property
@@ -74,7 +74,7 @@ class Mvcc:
         return self._leases
 
     def clone(self) -> Mvcc:
-        """An independent store that continues from here."""
+        """Return an independent copy of the store."""
         twin = Mvcc.__new__(Mvcc)
         twin._live = self._live.copy()
         twin._keys = self._keys.copy()
@@ -86,19 +86,19 @@ class Mvcc:
         return twin
 
     def get(self, key: str) -> KeyValue | None:
-        """The key as it is now."""
+        """Return the key's present value."""
         if not key:
             raise _empty_key()
         return self._live.get(key)
 
     def range(self, prefix: str, revision: int = 0) -> Snapshot:
-        """All keys under `prefix` at `revision`, 0 being the newest."""
+        """Return all keys under `prefix` at `revision` (0: the newest)."""
         if revision in (0, self._revision):
             return Snapshot(prefix, self._revision, self._under(prefix))
         return Snapshot(prefix, revision, self._under_at(prefix, revision))
 
     def txn(self, txn: Txn) -> TxnResult:
-        """Run one transaction, or raise and leave everything as it was."""
+        """Run one transaction; if it raises, nothing has changed."""
         _check(txn)
         succeeded = all(map(self._holds, txn.compares))
         ops = txn.success if succeeded else txn.failure
@@ -107,14 +107,14 @@ class Mvcc:
         return TxnResult(succeeded, self._revision, results)
 
     def changes(self, prefix: str, after_revision: int) -> list[Event]:
-        """Every change under `prefix` past `after_revision`, oldest first."""
+        """Return every change under `prefix` after `after_revision`, oldest first."""
         if after_revision < self.compacted:
             raise self._gone(after_revision)
         recent = (event for event, _ in self._since(after_revision))
         return [event for event in recent if event.key.startswith(prefix)]
 
     def compact(self, revision: int) -> None:
-        """Forget what happened up to `revision`, which itself stays readable."""
+        """Remove the history before `revision`, which itself stays readable."""
         if revision > self._revision:
             raise self._future(revision)
         if revision <= self.compacted:
@@ -124,14 +124,14 @@ class Mvcc:
         self._compacted = revision
 
     def grant_lease(self, lease: int = 0) -> int:
-        """Make a lease, with an id of its own when `lease` is 0, and return its id."""
+        """Create a lease, with a new id if `lease` is 0, and return its id."""
         if lease == 0:
             lease = self._next_lease
             while lease in self._leases:
                 lease += 1
             self._next_lease = lease + 1
         elif lease in self._leases:
-            raise RefusedError(f"lease {lease:x} exists already: ask for another id, or for 0")
+            raise RefusedError(f"lease {lease:x} already exists; use another id, or 0")
         self._leases |= {lease}
         return lease
 
@@ -145,7 +145,7 @@ class Mvcc:
             self._remove(bound, self._revision)
 
     def expire(self, lease: int) -> None:
-        """What the passing of a lease's time does: the same as revoking it."""
+        """Expire a lease, which has the same effect as revoking it."""
         self.revoke_lease(lease)
 
     def _holds(self, compare: Compare) -> bool:
@@ -156,7 +156,7 @@ class Mvcc:
         return all(_satisfies(self._live[key], compare) for key in keys) if keys else _satisfies(None, compare)
 
     def _run(self, ops: Iterable[Op]) -> tuple[OpResult, ...]:
-        """Carry out a branch whose checks have passed, so that nothing can fail half-way."""
+        """Run a branch whose checks have passed, so that it cannot fail half-way."""
         revision = self._revision + 1
         changed = False
         results = []
@@ -212,7 +212,7 @@ class Mvcc:
         return tuple([live[key] for key in self._keys_under(prefix)])
 
     def _under_at(self, prefix: str, revision: int) -> tuple[KeyValue, ...]:
-        """The past, by undoing every change since, newest first."""
+        """Return a past state by undoing later changes, newest first."""
         if revision > self._revision:
             raise self._future(revision)
         if revision < self.compacted:
@@ -252,17 +252,17 @@ def _revision_of(change: _Change) -> int:
 
 
 def _check(txn: Txn) -> None:
-    """Refuse what etcd refuses before it looks at any key."""
+    """Refuse what etcd refuses before it reads any key."""
     if max(len(txn.compares), len(txn.success), len(txn.failure)) > MAX_TXN_OPS:
         raise RefusedError(
             f"too many operations in a transaction: {len(txn.compares)} comparisons, {len(txn.success)} and "
-            f"{len(txn.failure)} operations, each at most {MAX_TXN_OPS}: split it"
+            f"{len(txn.failure)} operations; allowed: at most {MAX_TXN_OPS} of each; split it"
         )
     for compare in txn.compares:
         if not compare.key:
             raise _empty_key()
         if (type(compare.operand) is bytes) != (compare.field == "value"):
-            raise RefusedError(f"{compare.field} of {compare.key!r} compared with {compare.operand!r}")
+            raise RefusedError(f"{compare.field} of {compare.key!r} cannot be compared with {compare.operand!r}")
     _check_branch(txn.success)
     _check_branch(txn.failure)
 
@@ -303,7 +303,7 @@ def _empty_key() -> RefusedError:
 
 
 def _satisfies(kv: KeyValue | None, compare: Compare) -> bool:
-    """Whether a comparison holds for a key as it is, or absent."""
+    """Whether a comparison holds for a key-value, or for an absent key."""
     actual: int | bytes
     if compare.field == "mod":
         actual = 0 if kv is None else kv.mod_revision
@@ -320,5 +320,5 @@ def _satisfies(kv: KeyValue | None, compare: Compare) -> bool:
     if compare.op == "!=":
         return actual != compare.operand
     if compare.op == "<":
-        return actual < compare.operand  # type: ignore[operator]  # _check made both sides alike
+        return actual < compare.operand  # type: ignore[operator]  # _check ensures equal types
     return actual > compare.operand  # type: ignore[operator]

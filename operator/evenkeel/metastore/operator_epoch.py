@@ -1,11 +1,11 @@
-"""The epoch: how an operator that has lost its Lease is kept from writing.
+"""Fence off operators that lost their Lease, by an epoch key.
 
-A Kubernetes Lease alone does not fence: its holder may be paused, lose it, wake up and write. So whoever takes over
-writes the epoch key, and every transaction of an operator compares that key with what it wrote itself. Once a
-successor has taken the epoch, no write of the predecessor can succeed, however late it arrives.
+A Kubernetes Lease alone does not fence: its holder may be paused, lose the Lease, resume and write. So an operator that
+takes over writes the epoch key, and each of its transactions compares that key with its own write. Once a successor has
+written the epoch, no write of the predecessor can succeed, no matter how late it arrives.
 
-Each fenced transaction also reads the epoch key where it fails, so that "you are no longer in charge" is never
-mistaken for "somebody changed what you read". It uses up one comparison and one operation of `failure`.
+Each fenced transaction also reads the epoch key if it fails, to distinguish a lost epoch from a conflicting change.
+This uses one comparison and one operation of `failure`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["Epoch", "FencedMetastore", "acquire_epoch", "fenced", "unfenced"]
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """One operator's time in charge."""
+    """The epoch as one operator wrote it."""
 
     key: str
     holder: str
@@ -41,18 +41,18 @@ class Epoch(msgspec.Struct, frozen=True):
 
     @property
     def compare(self) -> Compare:
-        """Holds until somebody else takes the epoch."""
+        """The comparison that holds until another operator takes the epoch."""
         return Compare(self.key, "mod", "=", self.mod_revision)
 
 
 class _Record(msgspec.Struct):
-    """What the epoch key holds, for people who look."""
+    """The value of the epoch key, for display only."""
 
     holder: str
 
 
 async def acquire_epoch(metastore: Metastore, key: str, holder: str) -> Epoch:
-    """Take the epoch: from here on, whoever held it before cannot write."""
+    """Take the epoch; from then on the previous holder's fenced writes fail."""
     put = Put(key, msgspec.json.encode(_Record(holder)))
     while True:
         before = await metastore.get(key)
@@ -62,12 +62,12 @@ async def acquire_epoch(metastore: Metastore, key: str, holder: str) -> Epoch:
 
 
 def fenced(txn: Txn, epoch: Epoch) -> Txn:
-    """The transaction that succeeds only while `epoch` lasts; its result goes through `unfenced`."""
+    """Return the transaction with the epoch's comparison; pass its result to `unfenced`."""
     return Txn((epoch.compare, *txn.compares), txn.success, (*txn.failure, Get(epoch.key)))
 
 
 def unfenced(result: TxnResult, epoch: Epoch) -> TxnResult:
-    """The result of the transaction that was fenced; FencedError when the fence is what stopped it."""
+    """Return the original transaction's result; raise FencedError if the epoch was lost."""
     if result.succeeded:
         return result
     *results, fence = result.results
@@ -77,7 +77,7 @@ def unfenced(result: TxnResult, epoch: Epoch) -> TxnResult:
 
 
 class FencedMetastore:
-    """A metastore whose every transaction is fenced by one epoch; all else passes through."""
+    """A metastore that fences each transaction by one epoch and passes other calls through."""
 
     def __init__(self, metastore: Metastore, epoch: Epoch) -> None:
         self._metastore = metastore
@@ -88,35 +88,35 @@ class FencedMetastore:
         return await self._metastore.get(key)
 
     async def range(self, prefix: str, *, revision: int = 0) -> Snapshot:
-        """All keys under `prefix` at one revision."""
+        """Return all keys under `prefix` at one revision."""
         return await self._metastore.range(prefix, revision=revision)
 
     async def txn(self, txn: Txn) -> TxnResult:
-        """Run one transaction if the epoch lasts; FencedError, and nothing changed, if it does not."""
+        """Run one fenced transaction; raise FencedError, with nothing changed, if the epoch was lost."""
         return unfenced(await self._metastore.txn(fenced(txn, self.epoch)), self.epoch)
 
     def watch(self, prefix: str, *, after: Snapshot) -> AsyncIterator[WatchBatch]:
-        """Every change under `prefix` past `after.revision`."""
+        """Yield every change under `prefix` after `after.revision`."""
         return self._metastore.watch(prefix, after=after)
 
     async def lease(self, ttl: float) -> Lease:
-        """Grant a lease; a lease without fenced writes changes nothing."""
+        """Grant a lease; it needs no fence, because only fenced writes use it."""
         return await self._metastore.lease(ttl)
 
     async def cluster_id(self) -> int:
-        """The identity of the etcd cluster."""
+        """Return the identity of the etcd cluster."""
         return await self._metastore.cluster_id()
 
     async def forget(self) -> None:
-        """Work with whatever etcd answers next."""
+        """Accept whichever etcd cluster answers next."""
         await self._metastore.forget()
 
     async def full(self) -> str:
-        """Why it refuses every write for lack of space."""
+        """Return why writes are refused for lack of space."""
         return await self._metastore.full()
 
     async def close(self) -> None:
-        """Close the metastore behind it."""
+        """Close the underlying metastore."""
         await self._metastore.close()
 
 

@@ -20,7 +20,7 @@ from evenkeel.errors import ClusterMismatchError, EvenkeelError, KubernetesError
 from evenkeel.kube.kube_client import Kube
 from evenkeel.kube.kubeconfig import load_configuration
 from evenkeel.kube.object_kinds import CONFIG_MAP
-from evenkeel.metastore.etcd_maintenance import Maintenance, ReliefPace
+from evenkeel.metastore.etcd_maintenance import Maintenance, ReliefSchedule
 from evenkeel.runtime.http_server import HttpServer, Response
 from evenkeel_operator.identity.authority import Authority
 from evenkeel_operator.identity.metastore_connections import Metastores
@@ -201,7 +201,7 @@ class Operator:
 
     async def _free_etcd_space(self, metastores: Metastores) -> None:
         """Free space in the bundled etcd when its quota is used up; the owner of an external etcd does that."""
-        schedule = ReliefPace()
+        schedule = ReliefSchedule()
         while self._settings.etcd_note:
             await asyncio.sleep(_RELIEF_SECONDS)
             if not schedule.due() or not self.health.etcd_full or not self.health.leading:

@@ -12,19 +12,19 @@ from evenkeel.metastore.etcd_settings import EtcdSettings
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("changes", "problem"),
     [
         ({"endpoints": ()}, "endpoints: none given"),
-        ({"endpoints": ("127.0.0.1:2379",)}, "'127.0.0.1:2379': not of the form"),
-        ({"endpoints": ("http://etcd",)}, "'http://etcd': not of the form"),
-        ({"endpoints": ("ftp://etcd:2379",)}, "'ftp://etcd:2379': not of the form"),
-        ({"cert": Path("c")}, "cert and key belong together"),
-        ({"user": "keel"}, "user and password belong together"),
+        ({"endpoints": ("127.0.0.1:2379",)}, "got '127.0.0.1:2379'; allowed: http"),
+        ({"endpoints": ("http://etcd",)}, "got 'http://etcd'; allowed: http"),
+        ({"endpoints": ("ftp://etcd:2379",)}, "got 'ftp://etcd:2379'; allowed: http"),
+        ({"cert": Path("c")}, "only one of cert and key is given"),
+        ({"user": "keel"}, "only one of user and password is given"),
     ],
 )
-def test_unusable_settings(changes: dict[str, Any], complaint: str) -> None:
+def test_unusable_settings(changes: dict[str, Any], problem: str) -> None:
     """The error names the setting and what would be right."""
-    with pytest.raises(InvalidInputError, match=complaint):
+    with pytest.raises(InvalidInputError, match=problem):
         EtcdSettings(**changes)
 
 

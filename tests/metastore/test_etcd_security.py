@@ -125,7 +125,7 @@ async def test_wrong_password(guarded: EtcdServer) -> None:
 async def test_missing_password(guarded: EtcdServer) -> None:
     """A client without credentials learns that etcd wants some."""
     async with as_user(guarded, user="", password="") as store:
-        with pytest.raises(AuthenticationError, match="asks for a user and a password"):
+        with pytest.raises(AuthenticationError, match="requires a user and a password"):
             await store.get("/ours/a")
 
 

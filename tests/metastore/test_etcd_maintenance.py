@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from evenkeel.errors import NoSpaceError
-from evenkeel.metastore.etcd_maintenance import Maintenance, ReliefPace
+from evenkeel.metastore.etcd_maintenance import Maintenance, ReliefSchedule
 from evenkeel.metastore.etcd_metastore import EtcdMetastore
 from evenkeel.metastore.etcd_server import EtcdBinary, EtcdCluster, EtcdServer
 from evenkeel.metastore.metastore_api import Delete, Txn
@@ -96,7 +96,7 @@ async def test_the_alarm_stays_where_nothing_can_be_freed(new_server: Callable[.
             for number in range(200):
                 await store.txn(put(f"/live/{number}", bytes(100_000)))
         async with Maintenance(server.settings()) as maintenance:
-            with pytest.raises(NoSpaceError, match=r"its quota is 2097152: raise the quota"):
+            with pytest.raises(NoSpaceError, match=r"its quota is 2097152; raise the quota"):
                 await maintenance.relieve()
             assert await store.full()
             await store.txn(Txn(success=(Delete("/live/", prefix=True),)))
@@ -106,16 +106,16 @@ async def test_the_alarm_stays_where_nothing_can_be_freed(new_server: Callable[.
 
 def test_attempts_become_rare() -> None:
     """Each waits twice as long as the one before, up to a limit; after a long calm the next is made at once."""
-    pace, attempts = ReliefPace(), []
+    schedule, attempts = ReliefSchedule(), []
     for look in range(300):
-        if pace.due():
+        if schedule.due():
             attempts.append(look)
-            pace.attempted()
+            schedule.attempted()
     waits = [later - earlier for earlier, later in itertools.pairwise(attempts)]
     assert (attempts[0], waits) == (0, [2, 4, 8, 16, 32, 64, 64, 64])
-    assert [pace.due() for _ in range(1000)][-1]
-    pace.attempted()
-    assert [pace.due(), pace.due()] == [False, True], "it begins with short waits again"
+    assert [schedule.due() for _ in range(1000)][-1]
+    schedule.attempted()
+    assert [schedule.due(), schedule.due()] == [False, True], "it begins with short waits again"
 
 
 async def test_every_member_is_defragmented(etcd_binary: EtcdBinary, tmp_path: Path) -> None:

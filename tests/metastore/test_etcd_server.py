@@ -128,7 +128,7 @@ async def test_server_that_never_gets_ready(new_server: Callable[..., EtcdServer
 async def test_second_start_is_refused(new_server: Callable[..., EtcdServer]) -> None:
     """One server object is one process."""
     async with new_server(fsync=False) as server:
-        with pytest.raises(MetastoreError, match="runs already"):
+        with pytest.raises(MetastoreError, match="already running"):
             await server.start()
 
 
