@@ -17,7 +17,7 @@ Then, for the placement chosen above:
 Levels 5 to 7 take the placement as given: optimising both together is not a flow problem and has no exact solution in
 reasonable time. With equal weights and n or n + 1 replicas per store, this costs nothing: giving each replica 1/r of
 its partition's leadership is balanced to within one, and a fractional flow with integer bounds implies an integer one.
-Ties between placements are broken so that leaders, voters and partitions that are not in a change stay in place.
+Ties between placements are broken so that leaders, voters and partitions with a change in progress stay in place.
 """
 
 from __future__ import annotations
