@@ -45,10 +45,14 @@ def test_deferred_interrupts() -> None:
     assert done == ["inside", "outside"]
 
 
-def test_no_signal_no_interrupt() -> None:
-    """Without a signal nothing happens."""
+def test_a_block_without_a_signal_ends_normally() -> None:
+    """A block that receives no signal raises nothing, and the next signal interrupts at once."""
+    before = signal.getsignal(signal.SIGINT)
     with deferred_interrupts():
         pass
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def test_py4j_is_silent(caplog: pytest.LogCaptureFixture) -> None:

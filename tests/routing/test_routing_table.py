@@ -136,7 +136,7 @@ async def test_following(routes: RoutingTable, caplog: pytest.LogCaptureFixture)
 
 
 class Flaky:
-    """A metastore whose first requests fail."""
+    """A metastore whose first listings of the tables fail."""
 
     def __init__(self, inner: MemoryMetastore, failures: int) -> None:
         self._inner = inner
@@ -146,17 +146,32 @@ class Flaky:
         return getattr(self._inner, name)
 
     async def range(self, prefix: str, *, revision: int = 0) -> Snapshot:
-        self._failures -= 1
-        if self._failures >= 0:
+        if prefix == KEYS.table("") and self._failures:
+            self._failures -= 1
             raise UnreachableError("no etcd")
         return await self._inner.range(prefix, revision=revision)
 
 
-async def test_metastore_that_is_unavailable_at_first(routes: RoutingTable) -> None:
-    """Requests to an unavailable metastore are retried with backoff."""
-    inner, clock = MemoryMetastore(), VirtualClock()
+class RecordingClock(VirtualClock):
+    """A clock that records how long tasks sleep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sleeps: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.sleeps.append(seconds)
+        await super().sleep(seconds)
+
+
+async def test_an_unavailable_metastore_is_retried_with_backoff(routes: RoutingTable) -> None:
+    """Each wait between two attempts is twice the last, with jitter, up to 5 s; then the routes are there."""
+    inner, clock = MemoryMetastore(), RecordingClock()
     await inner.txn(Txn(success=(Put(KEYS.table("orders.1"), record()),)))
-    following = asyncio.create_task(follow(Flaky(inner, 9), routes, clock=clock))
+    following = asyncio.create_task(follow(Flaky(inner, 10), routes, clock=clock))
     await wait_until(lambda: routes.table("orders") is not None, clock)
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
+    longest = [min(0.02 * 2**attempt, 5.0) for attempt in range(10)]
+    assert len(clock.sleeps) == len(longest)
+    assert all(most / 2 <= slept <= most for slept, most in zip(clock.sleeps, longest, strict=True))
