@@ -50,7 +50,7 @@ class Stores:
 
     async def _start(self) -> None:
         for number in range(2):
-            store = Store(self._directory / f"{number}", name=f"main-{number}")
+            store = Store(self._directory / f"{number}", name=f"main-{number}", keeps_time=True)
             self.stores.append(await self._stack.enter_async_context(store))
         for store in self.stores:
             for other in self.stores:
@@ -76,17 +76,18 @@ class Stores:
             for partition in range(count):
                 leader = self.stores[partition % 2].name
                 store.routes.put(KEYS.leader(key, partition), encode(Leader(leader, 1)))
+        await self._maintain()  # leaders begin to keep log time, as they do when they are elected
 
     def pass_time(self, seconds: float) -> None:
         """Advance the clocks of the stores, and run their maintenance."""
+        for store in self.stores:
+            store.clock.advance(seconds)
+        self.run(self._maintain())
 
-        async def maintain() -> None:
-            for store in self.stores:
-                store.clock.advance(seconds)
-                await store.maintenance.reconcile(store.state_machine.groups.replicas())
-                await store.settled()
-
-        self.run(maintain())
+    async def _maintain(self) -> None:
+        for store in self.stores:
+            await store.maintenance.reconcile(store.state_machine.groups.replicas())
+            await store.settled()
 
     def drop(self, name: str) -> None:
         """Drop a table."""
