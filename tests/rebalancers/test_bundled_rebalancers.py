@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from evenkeel.errors import PlanningError, RebalancerError
 from evenkeel.model.views import Assignment, CurrentState, Placement, StoresView, StoreView, TableView
 from evenkeel.planner.placement_rules import cap
-from evenkeel.rebalancers.rebalancer_runner import BUNDLED, rebalance_sync
+from evenkeel.rebalancers.rebalancer_runner import BUNDLED, rebalance
 from evenkeel.rebalancers.rendezvous import Rendezvous
 
 
@@ -29,7 +30,7 @@ def stores(count: int, **more: object) -> StoresView:
 
 def compute(name: str, view: TableView, where: StoresView, previous: Assignment | None = None) -> Assignment:
     before = previous or Assignment.empty(view.partitions)
-    return rebalance_sync(view, class_name=name, previous=before, stores=where).assignment
+    return asyncio.run(rebalance(view, class_name=name, previous=before, stores=where)).assignment
 
 
 def held(assignment: Assignment) -> dict[str, int]:

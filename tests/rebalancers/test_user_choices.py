@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from evenkeel.errors import RebalancerError
 from evenkeel.model.views import Assignment, Choice, Mode, Placement, StoresView, StoreView, TableView
-from evenkeel.rebalancers.rebalancer_runner import rebalance_sync
+from evenkeel.rebalancers.rebalancer_runner import rebalance
 
 THREE = TableView(name="t", partitions=1, replicas=3, consensus_size=3)
 
@@ -24,7 +26,7 @@ def rows(
     previous: list[str] | None = None,
 ) -> list[str]:
     before = Assignment.of([list(row) for row in previous], voters=3) if previous else Assignment.empty(view.partitions)
-    found = rebalance_sync(view, mode=mode, choices=choices, previous=before, stores=where).assignment
+    found = asyncio.run(rebalance(view, mode=mode, choices=choices, previous=before, stores=where)).assignment
     return ["".join(found.stores_of(p)) for p in range(found.partitions)]
 
 

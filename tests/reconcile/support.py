@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from evenkeel.protocol.leader_transactions import switch_txn
 from evenkeel.protocol.records import StoreRecord, TableRecord, encode
 from evenkeel.rebalancers.rebalancer_api import RebalanceResult
 from evenkeel.rebalancers.rebalancer_process import Limits
-from evenkeel.rebalancers.rebalancer_runner import rebalance_sync
+from evenkeel.rebalancers.rebalancer_runner import rebalance
 from evenkeel.reconcile.desired_table import DesiredTable
 from evenkeel.reconcile.known_stores import read_stores
 from evenkeel.reconcile.reconcile_requests import Carry, Commit, Found, Place, Read, Request, Requests
@@ -86,15 +87,17 @@ class Cluster:
             return RebalanceResult(
                 assignment=balanced(request.table, request.previous, request.stores, request.current), context=None
             )
-        return rebalance_sync(
-            request.table,
-            mode=request.mode,  # type: ignore[arg-type]
-            class_name=request.class_name,
-            previous=request.previous,
-            stores=request.stores,
-            choices=request.choices,
-            context=request.context,
-            limits=Limits(path=(str(Path(__file__).parent),)),
+        return asyncio.run(
+            rebalance(
+                request.table,
+                mode=request.mode,  # type: ignore[arg-type]
+                class_name=request.class_name,
+                previous=request.previous,
+                stores=request.stores,
+                choices=request.choices,
+                context=request.context,
+                limits=Limits(path=(str(Path(__file__).parent),)),
+            )
         )
 
     def run(self, txn: Txn) -> Any:

@@ -186,11 +186,7 @@ class EtcdServer:
         self._signal(signal.SIGCONT)
 
     async def __aenter__(self) -> EtcdServer:
-        try:
-            await self.start()
-        except BaseException:
-            await self.terminate()
-            raise
+        await _start_or_terminate(self)
         return self
 
     async def __aexit__(
@@ -303,17 +299,21 @@ class EtcdCluster:
         await asyncio.gather(*(member.terminate() for member in self.members))
 
     async def __aenter__(self) -> EtcdCluster:
-        try:
-            await self.start()
-        except BaseException:
-            await self.terminate()
-            raise
+        await _start_or_terminate(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.terminate()
+
+
+async def _start_or_terminate(servers: EtcdServer | EtcdCluster) -> None:
+    try:
+        await servers.start()
+    except BaseException:
+        await servers.terminate()
+        raise
 
 
 def die_with_parent(command: Sequence[str]) -> list[str]:

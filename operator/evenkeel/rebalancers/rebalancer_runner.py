@@ -20,7 +20,7 @@ from evenkeel.rebalancers.rebalancer_process import Limits, compute_in_child
 from evenkeel.rebalancers.rendezvous import Rendezvous
 from evenkeel.rebalancers.user_choices import Customized, SemiAuto
 
-__all__ = ["BUNDLED", "rebalance", "rebalance_sync"]
+__all__ = ["BUNDLED", "rebalance"]
 
 BUNDLED: Mapping[str, type[Rebalancer]] = {
     "balanced": Balanced,
@@ -65,34 +65,6 @@ async def rebalance(
     keeps = previous if mode in ("SemiAuto", "Customized") else None
     return await asyncio.to_thread(
         _compute, rebalancer, table, previous=previous, stores=stores, current=current, context=context, keeps=keeps
-    )
-
-
-def rebalance_sync(
-    table: TableView,
-    *,
-    mode: Mode = "FullAuto",
-    class_name: str | None = None,
-    previous: Assignment,
-    stores: StoresView,
-    current: CurrentState | None = None,
-    choices: Mapping[int, Choice] | None = None,
-    context: bytes | None = None,
-    limits: Limits | None = None,
-) -> RebalanceResult:
-    """Run `rebalance` without an event loop."""
-    return asyncio.run(
-        rebalance(
-            table,
-            mode=mode,
-            class_name=class_name,
-            previous=previous,
-            stores=stores,
-            current=current,
-            choices=choices,
-            context=context,
-            limits=limits,
-        )
     )
 
 
