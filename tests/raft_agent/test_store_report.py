@@ -254,7 +254,7 @@ def test_numbers_have_two_significant_digits() -> None:
 def test_damaged_partitions_are_listed() -> None:
     """Partitions with damaged state are listed separately from other problems."""
     reports = {P0: report(problem="it stands still"), Partition(TABLE, 1): report(problem="bad block", damaged=True)}
-    made = load_of(reports, rates={}, problems={partition: told.problem for partition, told in reports.items()})
+    made = load_of(reports, rates={}, problems={partition: found.problem for partition, found in reports.items()})
     assert made.damaged == (f"{TABLE}/1",)
     assert made.problems == {f"{TABLE}/0": "it stands still", f"{TABLE}/1": "bad block"}
 
@@ -263,14 +263,19 @@ def test_a_stall_is_reported_once() -> None:
     """A stall is measured from the last progress and reported once; progress or the end of the transfer clears it."""
     stalls = StallDetector(Tuning(AgentSettings(stalled_seconds=30)))
 
-    def look(now: float, **filling: float) -> int:
+    def check(now: float, **filling: float) -> int:
         return len(stalls.check({P0: report(filling=filling)}, now=now))
 
-    assert [look(0, d=0.1), look(29, d=0.1, e=0.5), look(30, d=0.1, e=0.5), look(31, d=0.1, e=0.5)] == [0, 0, 1, 0]
+    assert [
+        check(0, d=0.1),
+        check(29, d=0.1, e=0.5),
+        check(30, d=0.1, e=0.5),
+        check(31, d=0.1, e=0.5),
+    ] == [0, 0, 1, 0]
     assert dict(stalls.problems()) == {P0: "snapshot transfer to d stalled at 10%"}
-    assert look(60, d=0.2, e=0.5) == 1
+    assert check(60, d=0.2, e=0.5) == 1
     assert dict(stalls.problems()) == {P0: "snapshot transfer to e stalled at 50%"}
-    assert look(61) == 0
+    assert check(61) == 0
     assert dict(stalls.problems()) == {}
 
 

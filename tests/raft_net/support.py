@@ -149,15 +149,15 @@ class Raw:
             payload = msgspec.msgpack.encode(value)
             self.writer.write(struct.pack("<I", len(payload)) + payload)
 
-    async def hear(self) -> Any:
+    async def receive(self) -> Any:
         (length,) = struct.unpack("<I", await self.reader.readexactly(4))
         return msgspec.msgpack.decode(await self.reader.readexactly(length))
 
-    async def hear_next(self) -> Any:
+    async def receive_next(self) -> Any:
         """Return the next frame that is not `alive`."""
-        while (heard := await self.hear())[0] == "alive":
+        while (received := await self.receive())[0] == "alive":
             pass
-        return heard
+        return received
 
     async def ended(self) -> None:
         with contextlib.suppress(ConnectionError):

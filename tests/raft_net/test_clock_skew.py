@@ -82,13 +82,13 @@ async def test_peer_of_the_first_release(new_store: Callable[..., Awaitable[Stor
     store.peers.set_peers({"store-1": Address("127.0.0.1", 1, "vol-store-1")})
     raw = await Raw.connect(store.port)
     raw.say(["hello", VERSION, "c", "store-1", "vol-store-1", "store-2", "raft"])
-    assert (await raw.hear())[0] == "hello"
-    heard: Any = await raw.hear()
-    assert heard[0] == "alive"
+    assert (await raw.receive())[0] == "hello"
+    received: Any = await raw.receive()
+    assert received[0] == "alive"
     raw.say(["alive"], ["alive"])
-    while heard[0] == "alive" and heard[1] is not None:
-        heard = await raw.hear()
-    assert heard == ["alive", None, None, 0.0]
+    while received[0] == "alive" and received[1] is not None:
+        received = await raw.receive()
+    assert received == ["alive", None, None, 0.0]
     assert store.peers.connected("store-1")
     assert store.peers.skews() == {}
     await raw.close()

@@ -360,8 +360,8 @@ async def test_the_same_snapshot_offered_again_takes_over(new_store: NewStore, s
     first, second = await Raw.connect(two.port), await Raw.connect(two.port)
     for raw in (first, second):
         raw.say(["hello", VERSION, "c", "store-1", "vol-1", "store-2", "files"], offer)
-        assert (await raw.hear())[0] == "hello"
-        assert await raw.hear() == ["resume", [0]]
+        assert (await raw.receive())[0] == "hello"
+        assert await raw.receive() == ["resume", [0]]
     await first.ended()
     assert two.peers.drops == {Reason.REPLACED: 1}
     await first.close()
@@ -395,9 +395,9 @@ async def test_frames_out_of_place(new_store: NewStore, source: Source) -> None:
     for times, frame in enumerate(wrong, start=1):
         raw = await Raw.connect(two.port)
         raw.say(["hello", VERSION, "c", "store-1", "vol-store-1", "store-2", "files"])
-        await raw.hear()
+        await raw.receive()
         raw.say(offer)
-        assert await raw.hear() == ["resume", [0]]
+        assert await raw.receive() == ["resume", [0]]
         raw.say(frame)
         await raw.ended()
         await raw.close()

@@ -94,7 +94,7 @@ async def test_after_the_hello(friends: tuple[Store, Store], hello: list[Any], j
     for times in (1, 2):
         raw = await Raw.connect(two.port)
         raw.say(hello)
-        assert (await raw.hear())[0] == "hello"
+        assert (await raw.receive())[0] == "hello"
         raw.writer.write(junk)
         raw.writer.write_eof()
         await raw.ended()
@@ -111,7 +111,7 @@ async def test_random_bytes(friends: tuple[Store, Store]) -> None:
         raw = await Raw.connect(two.port)
         if number % 3:
             raw.say(HELLO if number % 3 == 1 else FILES)
-            await raw.hear()
+            await raw.receive()
         noise = rng.randbytes(rng.randrange(1, 300))
         raw.writer.write(noise if number % 2 else framed(noise))
         raw.writer.write_eof()

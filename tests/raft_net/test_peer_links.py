@@ -157,12 +157,12 @@ async def test_new_connection_replaces_a_dead_one(new_store: NewStore, new_proxy
     first, second = await Raw.connect(two.port), await Raw.connect(two.port)
     for raw in (first, second):
         raw.say(hello)
-        assert (await raw.hear())[0] == "hello"
+        assert (await raw.receive())[0] == "hello"
     await first.ended()
     assert [await two.handler.up.get(), await two.handler.down.get(), await two.handler.up.get()] == ["store-1"] * 3
     assert two.peers.drops == {Reason.REPLACED: 1}
     two.peers.send("store-1", small(5))
-    assert await second.hear_next() == ["batch", [[11, 5, 0, 1, 2, 3, 4]]]
+    assert await second.receive_next() == ["batch", [[11, 5, 0, 1, 2, 3, 4]]]
     await first.close()
     await second.close()
 
@@ -174,13 +174,13 @@ async def test_messages_for_a_lost_connection_are_dropped(new_store: NewStore) -
     hello = ["hello", VERSION, "c", "store-1", "vol-1", "store-2", "raft"]
     first, second = await Raw.connect(two.port), await Raw.connect(two.port)
     first.say(hello)
-    assert (await first.hear())[0] == "hello"
+    assert (await first.receive())[0] == "hello"
     two.peers.send("store-1", raft.CommitNotice(7, 0, 2, 1, 3, 9))
     second.say(hello)
-    assert (await second.hear())[0] == "hello"
+    assert (await second.receive())[0] == "hello"
     assert two.peers.undelivered == {"disconnected": 1}
     two.peers.send("store-1", small(5))
-    assert await second.hear_next() == ["batch", [[11, 5, 0, 1, 2, 3, 4]]]
+    assert await second.receive_next() == ["batch", [[11, 5, 0, 1, 2, 3, 4]]]
     await first.close()
     await second.close()
 
@@ -245,7 +245,7 @@ async def test_wrong_hello_is_refused(new_store: NewStore, hello: list[object], 
     two.peers.set_peers({"store-1": Address(HOST, 1, "vol-1")})
     raw = await Raw.connect(two.port)
     raw.say(hello)
-    refused = await raw.hear()
+    refused = await raw.receive()
     assert refused[:2] == ["refused", str(reason)]
     await raw.ended()
     await raw.close()
@@ -277,9 +277,9 @@ async def test_idle_link_stays(new_store: NewStore) -> None:
     introduce(one, two)
     await turns(lambda: one.peers.connected("store-2") and two.peers.connected("store-1"), clock)
     for _ in range(60):
-        heard = one.peers.last_received_at("store-2")
-        assert heard is not None
-        await turns(lambda since=heard: (one.peers.last_received_at("store-2") or 0.0) > since, clock, step=0.02)  # type: ignore[misc]
+        received = one.peers.last_received_at("store-2")
+        assert received is not None
+        await turns(lambda since=received: (one.peers.last_received_at("store-2") or 0.0) > since, clock, step=0.02)  # type: ignore[misc]
     assert clock.now() > 30
     assert not one.peers.drops
     assert not two.peers.drops

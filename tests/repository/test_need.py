@@ -117,7 +117,7 @@ def test_present_but_unfit_counts_as_missing(machine: Machine, name: str, script
 
 
 def test_disk_space_is_checked_first(machine: Machine) -> None:
-    """A full disk is told before anything is installed on it."""
+    """A full disk is reported before anything is installed on it."""
     as_user(machine)
 
     done = machine.need("disk=999999999", "python")

@@ -57,7 +57,7 @@ def calls(checkout: Path) -> list[str]:
 
 
 def test_second_set_up_does_nothing(checkout: Path) -> None:
-    """Whoever has an environment from this lock is not kept waiting."""
+    """A second set-up with the same lock installs nothing."""
     assert set_up(checkout) == 0
     assert set_up(checkout) == 0
 
@@ -76,7 +76,7 @@ def test_changed_lock_is_installed_in_place(checkout: Path) -> None:
 
 
 def test_moved_checkout_gets_a_new_environment(checkout: Path) -> None:
-    """An environment holds absolute paths, so one that was moved along is made anew."""
+    """An environment holds absolute paths, so a moved one is created again."""
     set_up(checkout)
     moved = checkout.rename(checkout.parent / "elsewhere")
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from evenkeel.errors import InvalidInputError
 from evenkeel.runtime.clock import VirtualClock
 from evenkeel.runtime.work_queue import Reconcile, Workers, WorkQueue
@@ -214,6 +216,21 @@ async def test_an_unexpected_error_costs_one_reconciliation() -> None:
         queue.add(B)
         await turns()
         assert taken == [A, B]
+
+
+async def test_a_fatal_error_ends_the_workers() -> None:
+    """An error of a fatal kind is raised by `run`; it is neither retried nor counted."""
+
+    async def reconcile(_: Key) -> None:
+        raise InvalidInputError("no")
+
+    queue = WorkQueue[Key](VirtualClock())
+    workers = Workers(queue, reconcile, count=2, fatal=(InvalidInputError,))
+    queue.add(A)
+    with pytest.raises(ExceptionGroup) as raised:
+        await workers.run()
+    assert raised.group_contains(InvalidInputError)
+    assert workers.failures == 0
 
 
 async def test_a_reconciliation_says_when_it_is_due_again() -> None:

@@ -45,7 +45,7 @@ def _command(command: Any, name: str) -> Iterator[str]:
     rows = [(f"`{_name(found)}`", _meaning(found)) for found in arguments]
     rows += [(_option(found), _meaning(found)) for found in options if not set(found.opts) & set(_EVERYWHERE)]
     if rows:
-        yield "| | |\n|---|---|\n"
+        yield "| option | meaning |\n|---|---|\n"
         yield "".join(f"| {left} | {right} |\n" for left, right in rows) + "\n"
 
 

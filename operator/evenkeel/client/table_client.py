@@ -243,12 +243,12 @@ class TableClient:
         """Read the rows with these primary keys; missing keys are ignored."""
         names = column_names(columns)
 
-        def look_up(call: RetryingCall, route: Route) -> pa.Table:
+        def lookup(call: RetryingCall, route: Route) -> pa.Table:
             asked = list(_keys_by_partition(key_batches(keys, route.schema), route.schema))
-            found = self._in_parallel(call, lambda item: _look_up(call, route, *item, names), asked)
+            found = self._in_parallel(call, lambda item: _lookup(call, route, *item, names), asked)
             return pa.concat_tables(found) if found else _empty(route.schema, names)
 
-        return self._do(look_up)
+        return self._do(lookup)
 
     def changes(self, from_: Mapping[int, int] | None = None) -> Changes:
         """Read the changes of each partition after these log indexes; by default from the oldest retained change.
@@ -429,7 +429,7 @@ def _keys_by_partition(batches: Iterable[pa.RecordBatch], schema: RowSchema) -> 
                 yield int(partition), own.slice(start, _LOOKUP_KEYS)
 
 
-def _look_up(
+def _lookup(
     call: RetryingCall, route: Route, partition: int, keys: pa.RecordBatch, columns: tuple[str, ...] | None
 ) -> pa.Table:
     body = pack(LookupRequest(table=route.key, partition=partition, columns=columns), _stream([keys]))
