@@ -31,22 +31,22 @@ def _parts(text: str) -> Iterable[tuple[str, str, str, Role]]:
 
 
 def peers(text: str) -> tuple[Peer, ...]:
-    """Replicas with their ids."""
+    """Parse replicas with their ids."""
     return tuple(Peer(store, volume, int(replica), role) for store, volume, replica, role in _parts(text))
 
 
 def targets(text: str) -> tuple[TargetPeer, ...]:
-    """What a plan asks for."""
+    """Parse a plan's target."""
     return tuple(TargetPeer(store, volume, role) for store, volume, _, role in _parts(text))
 
 
 def queue(text: str) -> Pending:
-    """The steps of a pending."""
+    """Parse the steps of a pending."""
     return Pending(tuple(peers(step) for step in text.split("|")))
 
 
 def shown(found: Iterable[Peer]) -> str:
-    """Replicas as text, in their order."""
+    """Format replicas in their order."""
     return " ".join(_word(peer) for peer in found)
 
 
@@ -57,12 +57,12 @@ def _word(peer: Peer) -> str:
 
 
 def shown_queue(pending: Pending | None) -> str | None:
-    """A pending as text."""
+    """Format a pending."""
     return None if pending is None else " | ".join(shown(step) for step in pending.queue)
 
 
 def put(store: Mvcc, key: str, record: object) -> KeyValue:
-    """Write one record, whatever is there."""
+    """Write one record unconditionally."""
     store.txn(Txn(success=(Put(key, encode(record)),)))
     kv = store.get(key)
     assert kv is not None
@@ -75,7 +75,7 @@ def remove(store: Mvcc, key: str) -> None:
 
 
 def holds(kv: KeyValue) -> Compare:
-    """The comparison that holds while the key is as it was."""
+    """Return a comparison that holds while the key is unchanged."""
     return Compare(kv.key, "mod", "=", kv.mod_revision)
 
 
@@ -88,7 +88,7 @@ def stored(
     lock_term: int | None = None,
     genesis: bool = False,
 ) -> Mvcc:
-    """A store that holds these keys of the partition; the lock is pending's."""
+    """Return a store with these keys of the partition; the lock has pending's change token."""
     store = Mvcc(keep_history=False)
     if stable is not None:
         put(store, PARTITION.stable, Stable(peers(stable), genesis))
@@ -104,5 +104,5 @@ def stored(
 
 
 def read(store: Mvcc) -> PartitionView:
-    """The partition's keys as they are now."""
+    """Read the partition's present keys."""
     return read_partition(PARTITION, {kv.key: kv for kv in store.range(KEYS.root).kvs})

@@ -1,4 +1,4 @@
-"""How one configuration becomes another."""
+"""Splitting a change into steps, and assigning replica ids."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ PLAN = 9
     ],
 )
 def test_paths(current: str, target: str, expected: str | None) -> None:
-    """One change where most new voters are known to the group, two where they would be strangers."""
+    """A change takes one step if most new voters are already members, and two steps otherwise."""
     assert shown_queue(pending_of(peers(current), peers(target))) == expected
 
 
 def test_ids_come_from_the_present_configuration() -> None:
-    """A target that carries another id for a replica that is there is talking about that replica."""
+    """A target with another id for an existing replica keeps the existing id."""
     assert steps(peers("a1 b1"), peers("a7 b7*")) == (peers("a1 b1*"),)
     assert steps(peers("a1 b1"), peers("a7 b7")) == ()
 
@@ -60,12 +60,12 @@ def test_ids_come_from_the_present_configuration() -> None:
     ],
 )
 def test_ids(target: str, keep: str, expected: str) -> None:
-    """Whoever is there on the same volume keeps its id, the first mentioned one; everyone else gets the plan's."""
+    """An existing replica on the same volume keeps its id (the first one listed); others get the plan's number."""
     assert shown(assign_ids(targets(target), keep=peers(keep), plan=PLAN)) == expected
 
 
 def configurations(*, replica: int) -> st.SearchStrategy[tuple[Peer, ...]]:
-    """Some of seven stores, each on one of two volumes, at least one of them voting; in an order of no meaning."""
+    """Return some of seven stores, each on one of two volumes, with at least one voter, in random order."""
     places = st.sampled_from([None, *((volume, role) for volume in (1, 2) for role in Role)])
 
     def made(drawn: list[tuple[int, Role] | None]) -> tuple[Peer, ...]:
@@ -76,21 +76,21 @@ def configurations(*, replica: int) -> st.SearchStrategy[tuple[Peer, ...]]:
 
 
 def pairs(test: Callable[..., None]) -> Callable[..., None]:
-    """Any two configurations: what the group runs, and what is asked of it."""
+    """Return two arbitrary configurations: the present one and the target."""
     drawn = given(current=configurations(replica=1), target=configurations(replica=PLAN))
     return settings(max_examples=200, derandomize=True, deadline=None)(drawn(test))
 
 
 @pairs
 def test_empty_exactly_where_the_sets_are_equal(current: tuple[Peer, ...], target: tuple[Peer, ...]) -> None:
-    """There is nothing to do if and only if both are the same set of stores, volumes and roles."""
+    """There are no steps if and only if both configurations have the same stores, volumes and roles."""
     assert (steps(current, target) == ()) == (shape(current) == shape(target))
     assert steps(current, current) == ()
 
 
 @pairs
 def test_ends_in_the_target(current: tuple[Peer, ...], target: tuple[Peer, ...]) -> None:
-    """At most two steps lead to the target, each of which changes something."""
+    """At most two steps lead to the target, and each changes something."""
     path = (current, *steps(current, target))
     assert len(path) <= 3
     assert shape(path[-1]) == shape(target)
@@ -99,7 +99,7 @@ def test_ends_in_the_target(current: tuple[Peer, ...], target: tuple[Peer, ...])
 
 @pairs
 def test_keeps_ids(current: tuple[Peer, ...], target: tuple[Peer, ...]) -> None:
-    """Whoever was there keeps its id in every step, whoever comes has the target's, and no replica is there twice."""
+    """Existing replicas keep their id in every step, new ones have the target's, and no replica is listed twice."""
     known = {(peer.store, peer.volume): peer.replica for peer in current}
     for step in steps(current, target):
         assert all(peer.replica == known.get((peer.store, peer.volume), PLAN) for peer in step)
@@ -108,7 +108,7 @@ def test_keeps_ids(current: tuple[Peer, ...], target: tuple[Peer, ...]) -> None:
 
 @pairs
 def test_no_step_hands_the_group_to_strangers(current: tuple[Peer, ...], target: tuple[Peer, ...]) -> None:
-    """Most voters of every step were in the configuration before it, and every step has voters."""
+    """A majority of every step's voters is in the step before it, and every step has voters."""
     for before, after in itertools.pairwise((current, *steps(current, target))):
         members = {peer.id for peer in before}
         deciding = voters(after)
@@ -118,7 +118,7 @@ def test_no_step_hands_the_group_to_strangers(current: tuple[Peer, ...], target:
 
 @pairs
 def test_a_first_step_only_adds_learners(current: tuple[Peer, ...], target: tuple[Peer, ...]) -> None:
-    """Of two steps, the first takes in learners that will vote, as few as possible, and changes nobody else."""
+    """The first of two steps only adds learners that will vote, as few as possible."""
     path = steps(current, target)
     if len(path) < 2:
         return
@@ -133,5 +133,5 @@ def test_a_first_step_only_adds_learners(current: tuple[Peer, ...], target: tupl
 
 @pairs
 def test_order_does_not_matter(current: tuple[Peer, ...], target: tuple[Peer, ...]) -> None:
-    """Two operators that read the same peers in another order store the same bytes."""
+    """Two operators that read the same peers in different order store the same bytes."""
     assert steps(current, target) == steps(sorted(current), sorted(target, reverse=True))

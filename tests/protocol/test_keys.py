@@ -1,4 +1,4 @@
-"""Where everything lives in the metastore."""
+"""Names of metastore keys."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def test_layout(key: str, expected: str) -> None:
     [("a/b", "c", "namespace"), ("", "c", "namespace"), ("a", "b/c", "store_cluster"), ("a", "", "store_cluster")],
 )
 def test_names_with_a_slash_are_refused(namespace: str, store_cluster: str, field: str) -> None:
-    """A name that would reach into another StoreCluster's keys, or has no letters, is refused with its field."""
+    """An empty name, or one that reaches into another StoreCluster's keys, is refused; the error names the field."""
     with pytest.raises(InvalidInputError, match=rf"^{field}: got .*; allowed: a name without '/'"):
         Keys(namespace=namespace, store_cluster=store_cluster)
 
 
 def test_prefixes_cover_their_partitions_only() -> None:
-    """Each prefix matches this table's keys of its kind, and those of no table whose name it begins with."""
+    """Each prefix matches only this table's keys of its kind, not those of a table with a longer name."""
     prefixes = KEYS.partition_prefixes("t.1").all()
     assert all(key.startswith(prefix) for key, prefix in zip(KEYS.partition("t.1", 0).all(), prefixes, strict=True))
     others = (*KEYS.partition("t.10", 0).all(), *KEYS.partition("t.1x", 0).all())
@@ -58,7 +58,7 @@ def test_prefixes_cover_their_partitions_only() -> None:
 
 
 def test_watched_prefixes() -> None:
-    """What a sidecar watches covers the four kinds it acts on, and a table's record with its tombstone."""
+    """A sidecar's prefixes cover the four kinds of keys it acts on, and a table's record and tombstone."""
     watched = (KEYS.assignments(), KEYS.tables(), KEYS.leader_targets())
     own = KEYS.partition(TABLE, 3)
     wanted = (own.stable, own.pending, own.planned, own.lock, KEYS.table(TABLE), KEYS.tombstone(TABLE))
@@ -68,7 +68,7 @@ def test_watched_prefixes() -> None:
 
 
 def test_a_drop_covers_every_key_of_the_table() -> None:
-    """Whatever key names a table is under a prefix of its drop, but for what the drop handles one by one."""
+    """Every key of a table is under a prefix of its drop, except those that the drop deletes one by one."""
     named = (
         *KEYS.partition(TABLE, 9).all(),
         KEYS.plan_head(TABLE),
@@ -82,7 +82,7 @@ def test_a_drop_covers_every_key_of_the_table() -> None:
 
 
 def test_slices_sort_by_number() -> None:
-    """Key order is slice order, also past 9 and 99, and plan 1 is not a prefix of plan 10."""
+    """Key order is slice order, also past 9 and 99, and plan 1's prefix does not match plan 10."""
     keys = [KEYS.plan_slice(TABLE, 1, index) for index in (0, 9, 10, 99, 100, 15_624)]
     assert keys == sorted(keys)
     assert not KEYS.plan_slice(TABLE, 10, 0).startswith(KEYS.plan_slices(TABLE, 1))

@@ -1,4 +1,4 @@
-"""What a leader does next: each stage, and what keeps it from going on."""
+"""The leader's next action: each stage, and what blocks it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def group(
     newest: Configuration | None = None,
     **known: bool | int,
 ) -> GroupView:
-    """A leader's view of a group in which all is well, but for who lags and who is silent."""
+    """Return a leader's view of a healthy group, except for the given lagging and silent replicas."""
     configuration = Configuration(peers(applied), peers(outgoing), peers(staged), token)
     members = configuration.members()
     facts: dict[str, bool | int] = {"committed_in_term": True, "commit_known": True, "term": TERM} | known
@@ -53,7 +53,7 @@ def decide(store: Mvcc, view: GroupView, *, mode: Retarget = Retarget.ADJUST) ->
 
 
 def told(action: Action | None) -> str | None:
-    """An action as one line."""
+    """Format an action as one line."""
     match action:
         case Write(what, _):
             return what
@@ -70,7 +70,7 @@ def told(action: Action | None) -> str | None:
 
 
 class Obedient:
-    """A group that does at once whatever its leader decides."""
+    """A group that applies every action of its leader at once."""
 
     def __init__(self, store: Mvcc, *, applied: str, leader: str) -> None:
         self.store = store
@@ -86,7 +86,7 @@ class Obedient:
         self.lock_mod = 0
 
     def step(self, mode: Retarget) -> str | None:
-        """Carry out the next action and say which it was."""
+        """Apply the next action and return it."""
         c = self.configuration
         view = group(
             shown(c.peers),
@@ -170,7 +170,7 @@ class Obedient:
 )  # fmt: skip
 @pytest.mark.parametrize("mode", Retarget)
 def test_whole_changes(leader: str, stable: str, pending: str, expected: list[str], mode: Retarget) -> None:
-    """From pending to stable in exactly these actions, after which nothing is left to do and every key is clean."""
+    """A change takes exactly these actions from pending to stable, and leaves no work and no keys behind."""
     store = stored(stable=stable, pending=pending, genesis=True)
     obedient = Obedient(store, applied=stable, leader=leader)
     seen = []
@@ -185,7 +185,7 @@ def test_whole_changes(leader: str, stable: str, pending: str, expected: list[st
 
 
 def test_a_target_that_already_runs_gets_an_empty_final_entry() -> None:
-    """Where the group has the head's peers under another token, one entry brings the token, and the switch follows."""
+    """If the group has the head's peers with another token, one entry sets the token, and the switch follows."""
     store = stored(stable="a1 b1", pending="a1 b1 c2")
     obedient = Obedient(store, applied="a1 b1 c2", leader="a1")
     assert [obedient.step(Retarget.ADJUST) for _ in range(4)] == ["lock", "final a1 b1 c2", "switch", None]
@@ -204,7 +204,7 @@ def test_a_target_that_already_runs_gets_an_empty_final_entry() -> None:
     ],
 )
 def test_planned_during_catch_up(mode: Retarget, expected: list[str]) -> None:
-    """Adjust and Cancel put the change aside for planned, and its learner with it; Queue finishes first."""
+    """Adjust and Cancel replace the change and its learner by planned; Queue completes the change first."""
     store = stored(stable="a1 b1 c1", pending="a1 b1 d2", planned="a1 b1 e3")
     obedient = Obedient(store, applied="a1 b1 c1", leader="a1")
     obedient.configuration = msgspec.structs.replace(obedient.configuration, staged=peers("d2*"))
@@ -212,7 +212,7 @@ def test_planned_during_catch_up(mode: Retarget, expected: list[str]) -> None:
 
 
 def test_learners_both_targets_want_are_kept() -> None:
-    """A promoted target that shares a newcomer with the old one does not fill it again."""
+    """A new replica that is in both the old and the promoted target keeps its progress."""
     store = stored(stable="a1", pending="a1 d2* e2*", planned="a1 d2* f3*")
     obedient = Obedient(store, applied="a1", leader="a1")
     obedient.configuration = msgspec.structs.replace(obedient.configuration, staged=peers("d2* e2*"))
@@ -229,7 +229,7 @@ def moving(*, lock_term: int | None = None, planned: str | None = None) -> Mvcc:
 
 
 def filled(**known: bool | int | str) -> GroupView:
-    """The group of `moving`, its newcomer staged."""
+    """Return the group of `moving` with its new replica staged."""
     return group("a1 b1 c1", staged="d2*", **known)  # type: ignore[arg-type]
 
 
@@ -245,7 +245,7 @@ def filled(**known: bool | int | str) -> GroupView:
 )
 @pytest.mark.parametrize("mode", Retarget)
 def test_nothing_to_do(store: Mvcc, view: GroupView, mode: Retarget) -> None:
-    """A leader that is not sure of itself, or has nothing to go by, waits."""
+    """A leader waits while it has not committed in its term or lacks the keys it needs."""
     assert decide(store, view, mode=mode) is None
 
 
@@ -261,12 +261,12 @@ def test_nothing_to_do(store: Mvcc, view: GroupView, mode: Retarget) -> None:
     ],
 )
 def test_staging(store: Mvcc, view: GroupView, expected: str) -> None:
-    """Exactly the newcomers of head(pending) are being filled; without pending, nobody is."""
+    """Exactly the new replicas of head(pending) are staged; without pending, none."""
     assert told(decide(store, view)) == expected
 
 
 def seeding(view: GroupView, *, record: int = 9) -> Action | None:
-    """What a leader does where a ready table, whose record is of this revision, has no stable."""
+    """Return what a leader does if a ready table, whose record has this revision, has no stable."""
     table = Compare(KEYS.table(TABLE), "mod", "=", record)
     return next_action(read(stored()), view, keys=PARTITION, mode=Retarget.ADJUST, table=table)
 
@@ -276,7 +276,7 @@ def applying(configuration: Configuration, **known: Any) -> GroupView:
 
 
 def test_a_lost_stable_is_published_after_an_entry_proves_who_leads() -> None:
-    """The token of another metastore goes, so do learners being filled; then what raft runs is recorded."""
+    """The leader replaces the other metastore's token, unstages learners, and then records what raft runs."""
     members = peers("a1 b1 c1")
     foreign = Configuration(members, staged=peers("d7"), token=4711)
     assert seeding(applying(foreign)) == Propose("seed", Configuration(members, token=9))
@@ -289,20 +289,20 @@ def test_a_lost_stable_is_published_after_an_entry_proves_who_leads() -> None:
 
 
 def test_a_token_that_is_right_by_chance_proves_nothing() -> None:
-    """An entry of another metastore's time has it too: two more are logged, which cannot be mistaken for it."""
+    """If the configuration already has this token from another metastore, two more entries are logged."""
     members = peers("a1 b1 c1")
     assert seeding(applying(Configuration(members, token=9))) == Propose("seed", Configuration(members))
     assert seeding(applying(Configuration(members))) == Propose("seed", Configuration(members, token=9))
 
 
 def test_a_joint_group_whose_stable_is_lost_leaves_joint_first() -> None:
-    """It was to be carried out to its end, lock or no lock."""
+    """A joint configuration is left first, with or without a lock."""
     joint = Configuration(peers("a1 b1 d2"), outgoing=peers("a1 b1 c1"), token=4711)
     assert seeding(applying(joint)) == Propose("leave", Configuration(peers("a1 b1 d2"), token=4711))
 
 
 def test_staging_keeps_the_token() -> None:
-    """An entry that only stages learners carries the token of the configuration before it."""
+    """An entry that only stages learners keeps the token of the configuration before it."""
     action = decide(moving(), group("a1 b1 c1", token=1))
     assert isinstance(action, Propose)
     assert action.configuration.token == 1
@@ -324,12 +324,12 @@ def test_staging_keeps_the_token() -> None:
 def test_a_target_that_does_not_answer_is_not_locked(
     view: GroupView, lock_term: int | None, expected: str | None
 ) -> None:
-    """Before the lock the leader waits; after it, it releases it, unless the lock is of a later term."""
+    """Before the lock the leader waits; after it, it unlocks, unless the lock is of a later term."""
     assert told(decide(moving(lock_term=lock_term), view)) == expected
 
 
 def test_a_silent_target_is_found_out_again_before_joint() -> None:
-    """A lock of its own does not spare the leader from looking once more before it logs the change."""
+    """A leader with its own lock checks the target again before it logs the change."""
     store = moving(lock_term=TERM)
     own = read(store).lock_mod
     assert told(decide(store, filled(lock_mod=own))) == "final a1 b1 d2 from a1 b1 c1"
@@ -337,7 +337,7 @@ def test_a_silent_target_is_found_out_again_before_joint() -> None:
 
 
 def test_no_release_while_a_lock_of_its_own_is_on_its_way() -> None:
-    """A lock transaction whose outcome is open may still land on the lock that would be deleted."""
+    """A leader does not delete a lock while the outcome of one of its lock transactions is unknown."""
     assert decide(moving(lock_term=TERM), filled(silent="d2", lock_outstanding=True)) is None
 
 
@@ -352,14 +352,14 @@ def test_no_release_while_a_lock_of_its_own_is_on_its_way() -> None:
     ],
 )
 def test_the_change_is_logged_under_ones_own_lock_only(lock_term: int | None, own: int | None, expected: str) -> None:
-    """Whatever lock is there, a leader puts its own before it logs; the one it put itself is known by its revision."""
+    """A leader puts its own lock before it logs, over any other; it recognizes its own lock by its revision."""
     store = moving(lock_term=lock_term)
     lock_mod = read(store).lock_mod if own is None else own
     assert told(decide(store, filled(lock_mod=lock_mod))) == expected
 
 
 def test_the_final_entry_carries_the_token() -> None:
-    """Joint has pending's revision, and leaving it copies that."""
+    """The joint entry has pending's revision as its token, and the leave entry copies it."""
     store = moving(lock_term=TERM)
     final = decide(store, filled(lock_mod=read(store).lock_mod))
     assert isinstance(final, Propose)
@@ -383,7 +383,7 @@ def test_the_final_entry_carries_the_token() -> None:
     ],
 )
 def test_inside_joint(view: GroupView, expected: str | None) -> None:
-    """Who stays a voter ends joint; who does not gives way to one who stays, is up to date and answers."""
+    """A staying voter leaves joint; an outgoing leader hands over to a staying voter that is caught up and answers."""
     assert told(decide(moving(lock_term=TERM), view)) == expected
 
 
@@ -398,18 +398,18 @@ def test_inside_joint(view: GroupView, expected: str | None) -> None:
     ],
 )
 def test_hand_over_before_the_lock(view: GroupView, expected: str) -> None:
-    """A leader that will not vote gives way to a voter of both sets; where none can take over, it goes on."""
+    """A leader that does not vote in the target hands over to a voter of both sets; if there is none, it continues."""
     assert told(decide(moving(), view)) == expected
 
 
 def test_newcomers_do_not_take_over_before_joint() -> None:
-    """Only who votes now can be elected now."""
+    """Leadership is handed over only to present voters."""
     store = stored(stable="a1 b1*", pending="b1")
     assert told(decide(store, group("a1 b1*"))) == "lock"
 
 
 def test_the_switch_waits_until_a_quorum_knows() -> None:
-    """Until then nothing at all is done, not even with a planned target at hand."""
+    """Until the switch nothing else is done, even with a planned target."""
     store = moving(lock_term=TERM, planned="a1 b1 e3")
     token = read(store).pending_mod
     applied = group("a1 b1 d2", token=token, commit_known=False)
@@ -418,7 +418,7 @@ def test_the_switch_waits_until_a_quorum_knows() -> None:
 
 
 def test_the_switch_is_for_its_own_token_only() -> None:
-    """A configuration that was applied for another pending is not what this one asked for."""
+    """A configuration applied for another pending does not complete this one."""
     store = stored(stable="a1 b1", pending="a1 b1 d2")
     token = read(store).pending_mod
     assert told(decide(store, group("a1 b1 d2", token=token))) == "switch"
@@ -428,7 +428,7 @@ def test_the_switch_is_for_its_own_token_only() -> None:
 @pytest.mark.parametrize("planned", [None, "a1 b1 e3"])
 @pytest.mark.parametrize("mode", Retarget)
 def test_a_pending_from_the_past_is_not_carried_out(mode: Retarget, planned: str | None) -> None:
-    """A token lower than what the group has carried out is stale: a restored etcd does not move groups back."""
+    """A pending older than the group's change token is stale: a restored etcd does not revert groups."""
     store = moving(planned=planned)
     token = read(store).pending_mod
     assert decide(store, group("a1 b1 c1", token=token + 1), mode=mode) is None
@@ -446,7 +446,7 @@ def test_a_pending_from_the_past_is_not_carried_out(mode: Retarget, planned: str
     ],
 )
 def test_planned_and_the_lock(mode: Retarget, lock_term: int | None, expected: str) -> None:
-    """Planned replaces a pending that is not frozen, also where it was there before the leader was elected."""
+    """Planned replaces an unlocked pending, even if it was written before the leader was elected."""
     assert told(decide(moving(lock_term=lock_term, planned="a1 b1 e3"), filled(), mode=mode)) == expected
 
 
@@ -472,5 +472,5 @@ def test_planned_and_the_lock(mode: Retarget, lock_term: int | None, expected: s
     ],
 )
 def test_ready_to_change(target: str, view: GroupView, ready: bool) -> None:
-    """Whoever is added or promoted is up to date and answers, and so does a majority of the target's voters."""
+    """Added and promoted peers must be caught up and answer, and a majority of the target's voters must answer."""
     assert ready_to_change(peers(target), view) is ready

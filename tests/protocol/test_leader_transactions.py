@@ -1,4 +1,4 @@
-"""The sidecar's transactions: what they write, and that each is refused when anything it rests on has changed."""
+"""The leader's transactions: what they write, and that each fails if a key it depends on has changed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def promote(view: PartitionView, table: Compare) -> Txn:
 
 
 def full(*, locked: bool) -> tuple[Mvcc, Compare]:
-    """A partition with every key there, the lock where wanted, and its table's record."""
+    """Return a partition with all keys, optionally with a lock, and its table's record."""
     store = stored(
         stable="a1 b1", pending="a1 b1 c2", planned="a1 d3", trigger=3, lock_term=2 if locked else None, genesis=True
     )
@@ -55,7 +55,7 @@ EVERY_KEY = (TABLE_KEY, *PARTITION.all())
 @pytest.mark.parametrize("key", EVERY_KEY)
 @pytest.mark.parametrize("make", COMPARED)
 def test_refused_when_what_it_rests_on_has_changed(make: Make, key: str, change: str) -> None:
-    """Each compares exactly what it must; refused, it changes nothing and brings back the keys as they are."""
+    """Each transaction compares exactly the keys it depends on; if it fails, it changes nothing and returns the keys."""
     store, table = full(locked=make is not promote)
     txn = make(read(store), table)
     if (kv := store.get(key)) is None:
@@ -73,7 +73,7 @@ def test_refused_when_what_it_rests_on_has_changed(make: Make, key: str, change:
 
 @pytest.mark.parametrize("make", COMPARED)
 def test_a_transaction_of_unknown_outcome_lands_once(make: Make) -> None:
-    """Sent again after it landed, it is refused."""
+    """A transaction that is sent again after it succeeded fails."""
     store, table = full(locked=make is not promote)
     txn = make(read(store), table)
     assert store.txn(txn).succeeded
@@ -82,7 +82,7 @@ def test_a_transaction_of_unknown_outcome_lands_once(make: Make) -> None:
 
 @pytest.mark.parametrize("locked", [False, True])
 def test_lock(locked: bool) -> None:
-    """A leader puts pending's revision and its own term, also over a lock that is there; nothing else changes."""
+    """A leader locks with pending's revision and its own term, also over another lock; nothing else changes."""
     store, table = full(locked=locked)
     before = read(store)
     assert store.txn(lock(before, table)).succeeded
@@ -93,7 +93,7 @@ def test_lock(locked: bool) -> None:
 
 
 def test_locking_anew_bars_what_was_sent_before() -> None:
-    """An earlier lock or unlock of the same leader, still on its way, can no longer land."""
+    """After a new lock, an earlier lock or unlock of the same leader fails."""
     store, table = full(locked=True)
     view = read(store)
     late = (lock(view, table), unlock(view, table))
@@ -102,7 +102,7 @@ def test_locking_anew_bars_what_was_sent_before() -> None:
 
 
 def test_unlock() -> None:
-    """Only the lock goes."""
+    """An unlock removes only the lock."""
     store, table = full(locked=True)
     before = read(store)
     assert store.txn(unlock(before, table)).succeeded
@@ -133,7 +133,7 @@ def test_when_a_lock_may_be_deleted(
     newest_token: int,
     allowed: bool,
 ) -> None:
-    """Each condition alone forbids it."""
+    """Each condition alone forbids the unlock."""
     found = may_unlock(
         Lock(token=9, term=lock_term),
         term=term,
@@ -159,7 +159,7 @@ def test_when_a_lock_may_be_deleted(
     ],
 )
 def test_switch(pending: str, planned: str | None, applied: str, then: str | None) -> None:
-    """Stable is what raft runs; planned in steps comes next, else the rest of the queue; lock and genesis are gone."""
+    """A switch records what raft runs; planned in steps or the rest of the queue follows; lock and genesis are removed."""
     store = stored(stable="a1 b1", pending=pending, planned=planned, lock_term=2, genesis=True, trigger=3)
     table = holds(put(store, TABLE_KEY, RECORD))
     assert store.txn(switch(read(store), table, applied)).succeeded
@@ -174,7 +174,7 @@ def test_switch(pending: str, planned: str | None, applied: str, then: str | Non
 
 
 def test_a_paused_leaders_switch_does_not_land() -> None:
-    """Its token is of a pending long gone, whatever has been read since."""
+    """A switch with the token of a replaced pending fails, even after the keys were read again."""
     store = stored(stable="a1 b1", pending="a1 b1 c2", lock_term=2)
     table = holds(put(store, TABLE_KEY, RECORD))
     token = read(store).pending_mod
@@ -194,7 +194,7 @@ def test_a_paused_leaders_switch_does_not_land() -> None:
     ],
 )
 def test_promote(stable: str, pending: str | None, planned: str, then: str | None) -> None:
-    """Planned becomes pending in steps from stable, with stable's ids; where stable is it already, pending goes."""
+    """Planned becomes pending in steps from stable, with stable's ids; if it equals stable, pending is removed."""
     store = stored(stable=stable, pending=pending, planned=planned, trigger=3)
     table = holds(put(store, TABLE_KEY, RECORD))
     before = read(store)
@@ -206,7 +206,7 @@ def test_promote(stable: str, pending: str | None, planned: str, then: str | Non
 
 
 def test_of_lock_and_promotion_one_lands() -> None:
-    """Whichever comes first bars the other: pending is frozen, or it is another one."""
+    """Of a lock and a promotion, the first one makes the other fail."""
     for first, second in ((lock, promote), (promote, lock)):
         store, table = full(locked=False)
         view = read(store)

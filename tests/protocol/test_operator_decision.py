@@ -1,4 +1,4 @@
-"""The operator's half: every line of the case table, by what is in the store afterwards."""
+"""The operator's decision: every case of the table, checked by the keys it writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODES = {"A": Retarget.ADJUST, "C": Retarget.CANCEL, "Q": Retarget.QUEUE}
 def decide(
     view: PartitionView, target: str, *, mode: Retarget = Retarget.ADJUST, gone: str = "", plan: int = PLAN
 ) -> Decision:
-    """The decision on a target, with these replicas lost for good."""
+    """Return the decision on a target, with these replicas lost for good."""
     lost = {peer.id for peer in peers(gone)}
 
     def is_gone(peer: Peer) -> bool:
@@ -29,7 +29,7 @@ def decide(
 
 
 class Row(NamedTuple):
-    """What there is, what is asked for, and what comes of it."""
+    """The present keys, the target, and the expected result."""
 
     modes: str
     stable: str
@@ -60,7 +60,7 @@ def row(
 
 
 MOVE = "a1 b1 c2"
-"""The change under way in most rows: from `a1 b1` c joins."""
+"""The change in progress in most rows: c joins `a1 b1`."""
 
 TABLE = [
     # pending absent, stable == target
@@ -117,7 +117,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("case", "mode"), [(case, mode) for case in TABLE for mode in case.modes])
 def test_case(case: Row, mode: str) -> None:
-    """The decision is the table's, and after it pending and planned are what the table says, and trigger is n."""
+    """The decision matches the table, and pending, planned and trigger are as the table says."""
     store = stored(
         stable=case.stable,
         pending=case.pending,
@@ -138,7 +138,7 @@ def test_case(case: Row, mode: str) -> None:
 
 
 def test_the_table_has_every_line() -> None:
-    """All cases that write are in the table, each in every mode that can meet it."""
+    """All cases that write are in the table, in every mode in which they can occur."""
     met = {(case.case, mode) for case in TABLE for mode in case.modes}
     writing = {Case.REACHED, Case.STARTED, Case.UNDER_WAY, Case.ADJUSTED, Case.RETURNED, Case.PLANNED}
     assert met == {(case, mode) for case in writing for mode in MODES}
@@ -159,14 +159,14 @@ def test_the_table_has_every_line() -> None:
 def test_a_target_without_a_voter_is_refused(
     *, stable: str | None, pending: str | None, planned: str | None, locked: bool, target: str, mode: Retarget
 ) -> None:
-    """An empty target, or one of learners only, writes nothing, not even the trigger, whatever there is."""
+    """An empty target, or one of learners only, writes nothing, not even the trigger."""
     store = stored(stable=stable, pending=pending, planned=planned, lock_term=1 if locked else None)
     assert decide(read(store), target, mode=mode) == Decision(Case.EMPTY_TARGET)
 
 
 @pytest.mark.parametrize("mode", Retarget)
 def test_without_stable_the_table_is_not_ready(mode: Retarget) -> None:
-    """A partition that was not created yet is left alone, even where a stray pending lies about."""
+    """A partition without stable is not changed, even if it has a pending."""
     assert decide(read(stored()), "a b", mode=mode) == Decision(Case.NOT_READY)
     assert decide(read(stored(pending=MOVE)), "a b", mode=mode, gone="c2") == Decision(Case.NOT_READY)
 
@@ -174,7 +174,7 @@ def test_without_stable_the_table_is_not_ready(mode: Retarget) -> None:
 @pytest.mark.parametrize(("trigger", "handled"), [(0, False), (PLAN - 1, False), (PLAN, True), (PLAN + 1, True)])
 @pytest.mark.parametrize("case", TABLE)
 def test_a_plan_is_handled_once(case: Row, trigger: int, handled: bool) -> None:
-    """The plan's number and higher ones mean that it was handled; in no line of the table is it looked at again."""
+    """A trigger equal to or above the plan's number means that it was handled; nothing is written."""
     store = stored(stable=case.stable, pending=case.pending, trigger=trigger, lock_term=3 if case.locked else None)
     decision = decide(read(store), case.target, gone=case.gone)
     assert (decision == Decision(Case.HANDLED)) == handled
@@ -195,7 +195,7 @@ def test_a_plan_is_handled_once(case: Row, trigger: int, handled: bool) -> None:
 def test_a_queued_target_does_not_wait_for_the_lost(
     *, mode: Retarget, trigger: int, planned: str | None, locked: bool, gone: str, case: Case
 ) -> None:
-    """Where no leader would promote planned, and pending waits for a replica lost since, its own plan replaces it."""
+    """If no leader would promote planned, and pending waits for a lost replica, the same plan replaces pending."""
     store = stored(
         stable="a1 b1 c1", pending="a1 b1 d2", planned=planned, trigger=trigger, lock_term=3 if locked else None
     )
@@ -221,14 +221,14 @@ def test_a_queued_target_does_not_wait_for_the_lost(
 def test_pending_keeps_the_ids_of_stable_and_pending(
     stable: str, pending: str | None, locked: bool, target: str, written: str
 ) -> None:
-    """Whoever is in stable, or already being filled for any step of pending, goes on as the same replica."""
+    """Replicas of stable, or of any step of pending, keep their ids."""
     store = stored(stable=stable, pending=pending, lock_term=3 if locked else None)
     decision = decide(read(store), target)
     assert decision.ops[0] == Put(PARTITION.pending, encode(queue(written)))
 
 
 def test_stable_comes_before_pending() -> None:
-    """Where the two disagree about a replica's id, what raft runs is right."""
+    """If stable and pending have different ids for a replica, stable's id is used."""
     view = read(stored(stable="a1 b1", pending="a1 b3 c3"))
     assert decide(view, "a b d").ops[0] == Put(PARTITION.pending, encode(queue("a1 b1 d5")))
 
@@ -245,14 +245,14 @@ def test_stable_comes_before_pending() -> None:
 def test_planned_keeps_only_the_ids_of_where_pending_leads(
     stable: str, pending: str, target: str, written: str
 ) -> None:
-    """A replica that pending removes has been deleted when planned's turn comes, so it would be another one."""
+    """A replica that pending removes gets a new id in planned, because it will be deleted first."""
     view = read(stored(stable=stable, pending=pending, lock_term=1))
     planned = Put(PARTITION.planned, encode({"peers": peers(written)}))
     assert decide(view, target).ops[0] == planned
 
 
 def test_planned_ids_of_an_earlier_plan_are_forgotten() -> None:
-    """A replica that was only ever planned was never started, so a new plan gives it its own number."""
+    """A replica that was only in planned was never started, so a new plan assigns its own number."""
     view = read(stored(stable="a1 b1", pending=MOVE, planned="a1 d3", lock_term=1))
     assert decide(view, "a d").ops[0] == Put(PARTITION.planned, encode({"peers": peers("a1 d5")}))
 
@@ -260,7 +260,7 @@ def test_planned_ids_of_an_earlier_plan_are_forgotten() -> None:
 @pytest.mark.parametrize("name", ["stable", "pending", "planned", "trigger", "lock"])
 @pytest.mark.parametrize("change", ["rewritten", "removed"])
 def test_a_decision_on_old_keys_does_not_land(name: str, change: str) -> None:
-    """Whichever of the five keys changes after it was read, if only to the same value, the write is refused."""
+    """If any of the five keys is written after the read, even with the same value, the write fails."""
     store = stored(stable="a1 b1", pending=MOVE, planned="a1 d3", trigger=1, lock_term=1)
     view = read(store)
     decision = decide(view, "a b e")
@@ -274,7 +274,7 @@ def test_a_decision_on_old_keys_does_not_land(name: str, change: str) -> None:
 
 
 def test_a_key_that_appears_is_a_change() -> None:
-    """What was read as absent must still be absent."""
+    """A key that was absent must still be absent."""
     store = stored(stable="a1 b1")
     view = read(store)
     put(store, PARTITION.pending, queue(MOVE))
@@ -293,12 +293,12 @@ def test_a_key_that_appears_is_a_change() -> None:
     ],
 )
 def test_previous(stable: str | None, pending: str | None, planned: str | None, expected: str) -> None:
-    """A new plan starts from what was last asked for: planned, else the end of pending, else stable."""
+    """A new plan starts from the newest target: planned, else the end of pending, else stable."""
     assert shown(previous(read(stored(stable=stable, pending=pending, planned=planned)))) == expected
 
 
 def test_reading() -> None:
-    """A view holds every key with its mod revision; what is absent is None and 0."""
+    """A view has every key with its mod revision; absent keys are None and 0."""
     assert read(stored()) == PartitionView()
     view = read(stored(stable="a1", pending="a1 b2", planned="a1", trigger=4, lock_term=2, genesis=True))
     assert view.stable == Stable(peers("a1"), genesis=True)

@@ -1,4 +1,4 @@
-"""A plan carried to all partitions: batches, interference, fences, successors."""
+"""Applying a plan to all partitions: batches, conflicts, fencing, successors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.protocol.support import KEYS, TABLE, holds, peers, put, queue, remove
 MANY = 10_000
 OLD, NEW = "a1 b1 c1", "a b d"
 BATCH = 64
-"""Partitions without a change under way that fit one transaction."""
+"""Partitions without a change in progress that fit one transaction."""
 CHANGING = 64
 """Partitions with a pending that fit one transaction."""
 
@@ -46,7 +46,7 @@ class Bench:
         gone: str = "",
         admitted: Iterable[int] | None = None,
     ) -> PlanRun:
-        """A run of plan 2 with partitions admitted as they are now, all of them unless told otherwise."""
+        """Return a run of plan 2 with the given partitions admitted as they are now; by default all."""
         lost = {peer.id for peer in peers(gone)}
 
         def is_gone(peer: Peer) -> bool:
@@ -77,7 +77,7 @@ class Bench:
         return {partition: read_partition(KEYS.partition(TABLE, partition), found) for partition in partitions}
 
     def lock(self, partition: int) -> None:
-        """What a leader does meanwhile."""
+        """Change a partition as a leader would."""
         keys = KEYS.partition(TABLE, partition)
         pending = self.store.get(keys.pending)
         assert pending is not None
@@ -89,7 +89,7 @@ class Bench:
 
 
 def carry(bench: Bench, run: PlanRun, *, between: Callable[[Batch], None] = lambda _: None) -> list[Batch]:
-    """Run all batches one after the other; `between` happens after each was decided and before it lands."""
+    """Run all batches in sequence; call `between` after each is decided and before it is sent."""
     ran = []
     while (batch := run.next_batch()) is not None:
         between(batch)
@@ -99,7 +99,7 @@ def carry(bench: Bench, run: PlanRun, *, between: Callable[[Batch], None] = lamb
 
 
 def test_ten_thousand_partitions() -> None:
-    """All of a large table is written in transactions within etcd's limits, once each."""
+    """All partitions of a large table are written once each, in transactions within etcd's limits."""
     bench = Bench(MANY)
     run = bench.run()
     ran = carry(bench, run)
@@ -115,7 +115,7 @@ def test_ten_thousand_partitions() -> None:
 
 
 def test_a_batch_fills_the_limit() -> None:
-    """Two operations a partition: one more partition would not fit; comparisons are shared by all."""
+    """With two operations per partition, one more partition would not fit; comparisons are shared."""
     bench = Bench(BATCH + 1)
     batch = bench.run().next_batch()
     assert batch is not None
@@ -133,7 +133,7 @@ def _write(bench: Bench, kind: str, partition: int) -> None:
 @pytest.mark.parametrize("kind", ["stable", "pending", "planned", "trigger", "lock"])
 @pytest.mark.parametrize("partition", [0, 30, BATCH - 1])
 def test_a_batch_is_refused_when_any_key_of_any_partition_was_written(kind: str, partition: int) -> None:
-    """Keys that were absent count like those that were there, from the first partition to the last."""
+    """A key that was absent is compared too, from the first partition to the last."""
     bench = Bench(BATCH)
     batch = bench.run().next_batch()
     assert batch is not None
@@ -143,7 +143,7 @@ def test_a_batch_is_refused_when_any_key_of_any_partition_was_written(kind: str,
 
 @pytest.mark.parametrize("kind", ["stable", "pending", "planned", "trigger", "lock"])
 def test_a_batch_does_not_mind_its_neighbours(kind: str) -> None:
-    """What happens to partitions before and after those of the batch is no concern of it."""
+    """Changes to partitions before and after a batch do not affect it."""
     bench = Bench(40)
     batch = bench.run(admitted=range(10, 30)).next_batch()
     assert batch is not None
@@ -153,7 +153,7 @@ def test_a_batch_does_not_mind_its_neighbours(kind: str) -> None:
 
 
 def test_a_change_under_way_is_compared_as_it_was() -> None:
-    """Pending that was there must still be the same one, also when its successor is gone again."""
+    """An existing pending must be unchanged, even if its successor is already deleted."""
     bench = Bench(3)
     bench.begin_moves([1])
     batch = bench.run().next_batch()
@@ -164,7 +164,7 @@ def test_a_change_under_way_is_compared_as_it_was() -> None:
 
 @pytest.mark.parametrize("mode", Retarget)
 def test_reading_again_stays_within_the_limit(mode: Retarget) -> None:
-    """Where the whole batch lost, what is written and read afterwards is still within the limit, in every mode."""
+    """If a whole batch fails, its rereads and retries are still within etcd's limits, in every mode."""
     bench = Bench(CHANGING)
     bench.begin_moves(bench.partitions)
     run = bench.run(mode=mode)
@@ -182,7 +182,7 @@ def test_reading_again_stays_within_the_limit(mode: Retarget) -> None:
 
 
 def test_losers_are_decided_anew_and_the_others_go_through() -> None:
-    """Partitions that changed meanwhile get the decision that fits what they are now, the rest the one they had."""
+    """Partitions that changed are decided again; the others keep their decision."""
     bench = Bench(100)
     bench.begin_moves(range(10))
     run = bench.run()
@@ -203,7 +203,7 @@ def test_losers_are_decided_anew_and_the_others_go_through() -> None:
 
 
 def test_batches_of_losers_are_halved() -> None:
-    """Under steady interference batches shrink until single partitions get through."""
+    """Under constant conflicts batches shrink until single partitions succeed."""
     bench = Bench(25)
     bench.begin_moves(bench.partitions)
     run = bench.run(mode=Retarget.CANCEL)
@@ -224,7 +224,7 @@ def test_batches_of_losers_are_halved() -> None:
 
 
 def test_leaders_at_work_in_between_do_not_starve_the_run() -> None:
-    """Partitions that lie between those of a batch may be written all the time: the second attempt ignores them."""
+    """Constant writes to partitions between those of a batch do not block it: the second attempt ignores them."""
     bench = Bench(1000)
     bench.begin_moves([500])
     run = bench.run(admitted=[*range(40), *range(900, 1000)])
@@ -244,7 +244,7 @@ def test_leaders_at_work_in_between_do_not_starve_the_run() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_constant_interference_never_loses_a_partition(seed: int) -> None:
-    """However leaders lock, and transactions come back in any order, every partition is handled exactly once."""
+    """With random locks and results in any order, every partition is handled exactly once."""
     rng = random.Random(seed)
     bench = Bench(300)
     bench.begin_moves(range(0, 300, 2))
@@ -269,7 +269,7 @@ def test_constant_interference_never_loses_a_partition(seed: int) -> None:
 
 
 def test_a_fenced_operator_stops() -> None:
-    """Once the epoch has changed nothing is written any more, and the run says so."""
+    """Once the epoch has changed, nothing is written, and the run raises FencedError."""
     bench = Bench(2 * BATCH)
     run = bench.run()
     first = run.next_batch()
@@ -285,7 +285,7 @@ def test_a_fenced_operator_stops() -> None:
 
 
 def test_a_deleted_epoch_is_a_fence_too() -> None:
-    """An epoch key that is gone is not one's own."""
+    """A deleted epoch key fences the run."""
     bench = Bench(1)
     run = bench.run()
     remove(bench.store, KEYS.epoch)
@@ -296,7 +296,7 @@ def test_a_deleted_epoch_is_a_fence_too() -> None:
 
 
 def test_a_newer_plan_ends_the_run() -> None:
-    """Once the head has changed no batch is started and none is written; what was written stays."""
+    """Once the head has changed, no batch is started and none is written; earlier writes stay."""
     bench = Bench(2 * BATCH)
     run = bench.run()
     batches = [run.next_batch(), run.next_batch()]
@@ -315,7 +315,7 @@ def test_a_newer_plan_ends_the_run() -> None:
 
 
 def test_superseded_is_for_good() -> None:
-    """An answer from before the newer plan, handed in after one from behind it, does not bring the run back."""
+    """A late result from before the newer plan does not resume a superseded run."""
     bench = Bench(2 * BATCH)
     bench.begin_moves([0])
     run = bench.run()
@@ -335,7 +335,7 @@ def test_superseded_is_for_good() -> None:
 
 @pytest.mark.parametrize("finished", [0, 1, 2])
 def test_a_second_run_handles_only_the_rest(finished: int) -> None:
-    """A successor with the same plan writes what its predecessor did not, and counts the others as handled."""
+    """A successor with the same plan writes the remaining partitions and counts the others as handled."""
     bench = Bench(200)
     first = bench.run()
     for _ in range(finished):
@@ -352,7 +352,7 @@ def test_a_second_run_handles_only_the_rest(finished: int) -> None:
 
 
 def test_a_transaction_of_unknown_outcome_is_harmless() -> None:
-    """A batch that lands after a second run has redone it changes nothing."""
+    """A batch that arrives after a second run has redone it changes nothing."""
     bench = Bench(BATCH)
     late = bench.run().next_batch()
     assert late is not None
@@ -363,7 +363,7 @@ def test_a_transaction_of_unknown_outcome_is_harmless() -> None:
 
 
 def test_handled_partitions_cost_no_transaction() -> None:
-    """A plan that is carried out again writes nothing at all."""
+    """A plan that is applied again writes nothing."""
     bench = Bench(100)
     carry(bench, bench.run())
     again = bench.run()
@@ -373,7 +373,7 @@ def test_handled_partitions_cost_no_transaction() -> None:
 
 
 def test_partitions_are_admitted_bit_by_bit() -> None:
-    """What may not move yet is withheld; the run goes on when more is admitted."""
+    """Partitions that are not admitted are not written; the run continues when they are admitted."""
     bench = Bench(100)
     run = bench.run(admitted=())
     assert run.done
@@ -397,7 +397,7 @@ def test_refused_partitions_do_not_hold_up_the_rest() -> None:
 
 
 def test_a_plan_without_voters_is_written_nowhere() -> None:
-    """A target of learners only costs no transaction, and every partition says why."""
+    """A target of learners only costs no transaction, and is counted for every partition."""
     bench = Bench(30)
     run = bench.run(target="a* b*")
     assert carry(bench, run) == []
@@ -405,7 +405,7 @@ def test_a_plan_without_voters_is_written_nowhere() -> None:
 
 
 def test_lost_replicas_are_told_apart() -> None:
-    """The run passes on who is gone: in Cancel only the changes that name it are overwritten."""
+    """The run passes `gone` on: in Cancel only changes that name a lost replica are overwritten."""
     bench = Bench(4)
     bench.begin_moves([0, 1], "a1 b1 e1")
     bench.begin_moves([2, 3], "a1 b1 f1")

@@ -1,4 +1,4 @@
-"""What the keys hold, and what happens when they hold something else."""
+"""Metastore values: their encoding, and malformed ones."""
 
 from __future__ import annotations
 
@@ -78,26 +78,26 @@ RECORD = TableRecord(
     ids=lambda value: type(value).__name__,
 )
 def test_records_are_json(record: object, text: str) -> None:
-    """What etcdctl prints is plain JSON with the documented names, and reads back as it was."""
+    """Each record is plain JSON with the documented names, and decodes to the same record."""
     assert encode(record).decode() == text
     assert json.loads(text) is not None
     assert decode(type(record), text.encode(), key="k") == record
 
 
 def test_unknown_fields_are_left_to_newer_versions() -> None:
-    """A field that a newer version added does not keep an older one from reading the rest."""
+    """A field that a newer version added is ignored."""
     assert decode(Lock, b'{"token":1,"term":2,"since":3}', key="k") == Lock(token=1, term=2)
 
 
 def test_configurations_are_sets() -> None:
-    """Order and ids do not matter, store, volume and role do."""
+    """Configurations are compared by store, volume and role, not by order or ids."""
     assert shape(peers("a1 b2*")) == shape(peers("b7* a3")) == shape(targets("b* a"))
     for other in ("a", "a b", "a@2 b*", "a b* c", "a* b*"):
         assert shape(peers("a1 b2*")) != shape(targets(other)), other
 
 
 def test_identity_is_store_and_number() -> None:
-    """Two stores that one plan adds are two replicas, and a role changes nothing about who a replica is."""
+    """Two stores added by one plan are two replicas, and a role does not change a replica's identity."""
     one, other = peers("a4 b4")
     assert one.id != other.id
     assert one.id == Peer("a", "a-1", 4, Role.LEARNER).id
@@ -119,7 +119,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("key", "value", "kind"), WRONG)
 def test_malformed_partition_keys(key: str, value: bytes, kind: str) -> None:
-    """A key that holds nonsense is named together with what it should hold and what to do."""
+    """The error for a malformed value names the key, what it should hold, and what to do."""
     kv = put(stored(), key, msgspec.Raw(value))
     with pytest.raises(MalformedRecordError) as caught:
         read_partition(PARTITION, {key: kv})
@@ -131,21 +131,21 @@ def test_malformed_partition_keys(key: str, value: bytes, kind: str) -> None:
 
 @pytest.mark.parametrize("pending", [Pending(()), Pending(((),)), Pending((peers("a1"), ()))], ids=str)
 def test_empty_pending_is_malformed(pending: Pending) -> None:
-    """A queue or step without peers was never written by the protocol, so it is refused by name."""
+    """A pending with an empty queue or step is refused, and the error names the key."""
     kv = put(stored(), PARTITION.pending, pending)
     with pytest.raises(MalformedRecordError, match=f"{PARTITION.pending}.*empty queue or step"):
         read_partition(PARTITION, {PARTITION.pending: kv})
 
 
 def test_long_nonsense_is_shortened() -> None:
-    """A megabyte of nonsense does not end up in a log line."""
+    """The error for a large malformed value quotes only its start."""
     with pytest.raises(MalformedRecordError) as caught:
         decode(Planned, b"x" * 1_000_000, key="k")
     assert len(str(caught.value)) < 400
 
 
 def test_malformed_tables_and_tombstones() -> None:
-    """The records of a table's life are named in the same way."""
+    """Errors for malformed table records and tombstones name the key."""
     store = stored()
     record = put(store, KEYS.table(TABLE), {"partitions": "many"})
     with pytest.raises(MalformedRecordError, match=f"{KEYS.table(TABLE)}.*TableRecord"):
@@ -158,20 +158,20 @@ def test_malformed_tables_and_tombstones() -> None:
 
 
 def test_malformed_plan_head() -> None:
-    """A head that cannot be read is named."""
+    """The error for a malformed plan head names its key."""
     head = put(stored(), KEYS.plan_head(TABLE), {"n": "one"})
     with pytest.raises(MalformedRecordError, match=f"{KEYS.plan_head(TABLE)}.*PlanHead"):
         read_plan(head, ())
 
 
 def test_new_tables_begin_as_creating() -> None:
-    """Nobody acts on a table whose record does not say otherwise."""
+    """A table record without a state is `creating`, so sidecars do not act on it."""
     assert RECORD.state is TableState.CREATING
     assert decode(TableRecord, encode(RECORD), key="k").state is TableState.CREATING
 
 
 def test_slices_tell_voters_from_learners() -> None:
-    """A slice's rows are stores on their volumes, voters first."""
+    """A slice's rows are stores with their volumes, voters first."""
     piece = PlanSlice(first=64, voters=2, stores=(("a", "a-1"), ("b", "b-2"), ("c", "c-1")), rows=((2, 1, 0), (0, 1)))
     assert piece.target(64) == targets("c b@2 a*")
     assert piece.target(65) == targets("a b@2")

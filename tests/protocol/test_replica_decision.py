@@ -52,13 +52,13 @@ def test_start(
     held: int,
     expected: Start | None,
 ) -> None:
-    """A volume starts only what names it, and never what it held before; with peers only where the table begins."""
+    """A volume starts only replicas that name it and that it never held; with peers only at genesis."""
     view = read(stored(stable=stable, pending=pending, planned=planned, genesis=True))
     assert start(view, store=store, volume=volume, newest_held=held) == expected
 
 
 def test_after_the_first_switch_nobody_starts_with_peers() -> None:
-    """Without the mark of genesis a replica of stable starts empty: its group has a history that it does not know."""
+    """Without the genesis mark a replica of stable starts empty, because its group has a history."""
     view = read(stored(stable="a1 b1 c1*"))
     assert start(view, store="a", volume="a-1", newest_held=0) == Start(peers("a1")[0])
 
@@ -80,7 +80,7 @@ def test_after_the_first_switch_nobody_starts_with_peers() -> None:
     ],
 )
 def test_exclusion(stable: str | None, pending: str | None, planned: str | None, out: bool) -> None:
-    """A replica is left out only by a stable that is there, and by pending and planned too; by id, not by store."""
+    """A replica is excluded only if stable exists, and stable, pending and planned do not name its id."""
     view = read(stored(stable=stable, pending=pending, planned=planned))
     assert excluded(view, ("d", 2)) is out
 
@@ -98,7 +98,7 @@ def test_exclusion(stable: str | None, pending: str | None, planned: str | None,
     ],
 )
 def test_a_leaders_word(applied: Configuration, newest: Configuration, committed: bool, out: bool) -> None:
-    """A leader sure of its term excludes whom neither its applied nor its newest configuration has in any part."""
+    """A leader that has committed in its term excludes replicas that are in no part of its configurations."""
     assert leader_excludes(("d", 2), applied=applied, newest=newest, committed_in_term=committed) is out
 
 
@@ -118,17 +118,17 @@ def test_a_leaders_word(applied: Configuration, newest: Configuration, committed
     ],
 )
 def test_quorums(configuration: Configuration, present: str, decides: bool) -> None:
-    """More than half of the voters decide, in both halves of joint; learners, staged or not, and other ids do not."""
+    """A quorum is more than half of the voters, in both halves of joint; learners and other ids do not count."""
     assert configuration.is_quorum(ids(present)) is decides
 
 
 def test_nobody_is_no_majority() -> None:
-    """Of no voters there is no majority, so a configuration without voters never decides."""
+    """A configuration without voters never has a quorum."""
     assert not is_majority(ids("a1"), ())
 
 
 def test_members() -> None:
-    """Everyone of any part receives entries; voters are those of both halves."""
+    """All members receive entries; voters are those of both halves."""
     configuration = Configuration(peers("a1 b1*"), peers("a1 c1"), peers("d2*"), token=7)
     assert configuration.joint
     assert configuration.members() == ids("a1 b1 c1 d2")

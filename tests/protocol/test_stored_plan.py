@@ -1,4 +1,4 @@
-"""Plans as numbered objects: written in slices, made to count by their head, read back or refused."""
+"""Stored plans: written in slices, activated by their head, read back or refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def transactions(plan: Plan, *, head_mod: int = 0) -> list[Txn]:
 
 
 def metastore() -> Mvcc:
-    """A store in which `GUARD` holds."""
+    """Return a store in which `GUARD` holds."""
     store = Mvcc(keep_history=False)
     assert holds(put(store, KEYS.epoch, "o1")) == GUARD
     return store
@@ -50,7 +50,7 @@ def write(store: Mvcc, plan: Plan) -> None:
 
 
 def stored_plan(store: Mvcc) -> Plan:
-    """What a successor reads."""
+    """Read the plan as a successor would."""
     head = store.get(KEYS.plan_head(TABLE))
     assert head is not None
     n = msgspec.json.decode(head.value)["n"]
@@ -59,7 +59,7 @@ def stored_plan(store: Mvcc) -> Plan:
 
 @pytest.mark.parametrize("partitions", [1, SLICE - 1, SLICE, SLICE + 1, 1000])
 def test_a_successor_reads_the_plan_as_it_was(partitions: int) -> None:
-    """Targets, reasons, number, inputs and hash survive the way through the metastore."""
+    """Targets, reasons, number, inputs and hash are read back as written."""
     store, plan = metastore(), plan_of(partitions, n=4, reason="store k joined")
     write(store, plan)
     assert stored_plan(store) == plan
@@ -71,14 +71,14 @@ def test_a_successor_reads_the_plan_as_it_was(partitions: int) -> None:
 
 
 def test_targets_name_volumes_and_roles() -> None:
-    """A target is a place on its present volume; past the voters come learners."""
+    """A target has the stores' present volumes, with learners after the voters."""
     plan = make_plan([["a", "b", "c"]], n=1, inputs=1, voters=2, volumes={"a": "a-1", "b": "b-4", "c": "c-1"})
     assert plan.target(0) == targets("a b@4 c*")
     assert plan.reasons(0) == ()
 
 
 def test_the_hash_stands_for_the_targets() -> None:
-    """The same targets have the same hash whatever the plan's number; another target has another."""
+    """Equal targets have equal hashes for any plan number; another target has another hash."""
     assert plan_of(100, n=1).head.hash == plan_of(100, n=2).head.hash
     assert plan_of(100, seed=0).head.hash != plan_of(100, seed=1).head.hash
     moved = make_plan(rows(1), n=1, inputs=7, voters=3, volumes=VOLUMES | {rows(1)[0][0]: "new"})
@@ -94,7 +94,7 @@ def _bytes(txn: Txn) -> int:
     [(64, "", 1), (6_400, "", 1), (6_401, "", 2), (20_000, "", 4), (3_000, "x" * 1_500, 5)],
 )
 def test_large_plans_are_split(partitions: int, reason: str, least: int) -> None:
-    """No transaction is beyond etcd's limits of operations and bytes, and only the last one has the head."""
+    """Every transaction is within etcd's limits of operations and bytes, and only the last one writes the head."""
     plan = plan_of(partitions, n=KEPT + 5, reason=reason)
     written = transactions(plan)
     assert len(written) >= least
@@ -109,7 +109,7 @@ def test_large_plans_are_split(partitions: int, reason: str, least: int) -> None
 
 
 def test_a_plan_does_not_count_before_its_head() -> None:
-    """Interrupted anywhere, the old plan is still there and whole; the next attempt at n overwrites what was left."""
+    """After an interruption the old plan is complete; the next attempt at n overwrites the leftovers."""
     first, second = plan_of(10_000, n=1), plan_of(10_000, n=2, seed=1)
     for interrupted in range(len(transactions(second))):
         store = metastore()
@@ -127,7 +127,7 @@ def test_a_plan_does_not_count_before_its_head() -> None:
 @pytest.mark.parametrize("at", [0, 1])
 @pytest.mark.parametrize("key", [KEYS.epoch, KEYS.plan_head(TABLE)])
 def test_every_transaction_is_guarded(at: int, key: str) -> None:
-    """Whoever lost the epoch, or whose number was taken by another plan, writes no slice and no head."""
+    """An operator that lost the epoch, or whose plan number is taken, writes neither slices nor the head."""
     store = metastore()
     written = transactions(plan_of(10_000))
     for txn in written[:at]:
@@ -139,7 +139,7 @@ def test_every_transaction_is_guarded(at: int, key: str) -> None:
 
 
 def test_the_last_plans_are_kept() -> None:
-    """Ten plans stay behind the newest one for those who ask why; older ones go."""
+    """Ten older plans are kept for `explain`; older ones are deleted."""
     store = metastore()
     for n in range(1, KEPT + 6):
         write(store, plan_of(70, n=n, seed=n))
@@ -149,7 +149,7 @@ def test_the_last_plans_are_kept() -> None:
 
 
 def test_removing_an_old_plan_leaves_its_neighbours() -> None:
-    """Plan 1 goes without plans 10 and 11, whose keys begin alike."""
+    """Deleting plan 1 keeps plans 10 and 11, whose keys start alike."""
     (txn,) = transactions(plan_of(10, n=KEPT + 1))
     assert [op for op in txn.success if isinstance(op, Delete)] == [Delete(KEYS.plan_slices(TABLE, 1), prefix=True)]
 
@@ -170,7 +170,7 @@ def _tampered(store: Mvcc, change: str) -> None:
 
 @pytest.mark.parametrize("change", ["missing", "surplus", "other", "swapped"])
 def test_slices_that_are_not_the_heads_are_refused(change: str) -> None:
-    """A plan whose slices are not exactly those its hash stands for is not carried out, and the error says which."""
+    """A plan whose slices do not match its hash is refused, and the error names the plan."""
     store = metastore()
     write(store, plan_of(200))
     _tampered(store, change)
@@ -181,7 +181,7 @@ def test_slices_that_are_not_the_heads_are_refused(change: str) -> None:
 
 
 def test_a_plan_of_another_version_is_read_as_it_was_written() -> None:
-    """Slices that another version stored with a field of its own, or in another order, still match their hash."""
+    """Slices written by another version, with other fields or in another order, still match their hash."""
     store = metastore()
     plan = plan_of(SLICE + 1)
     values = [msgspec.json.encode({"notes": "later", **msgspec.to_builtins(piece)}) for piece in plan.slices]
@@ -194,7 +194,7 @@ def test_a_plan_of_another_version_is_read_as_it_was_written() -> None:
 
 @pytest.mark.parametrize("state", PlanState)
 def test_the_state_is_kept(state: PlanState) -> None:
-    """A plan that waits for approval is found waiting by a successor."""
+    """A plan that awaits approval is still awaiting it for a successor."""
     names: Sequence[Sequence[str]] = rows(3)
     store = metastore()
     write(store, make_plan(names, n=1, inputs=7, voters=3, volumes=VOLUMES, state=state))

@@ -1,4 +1,4 @@
-"""How a table comes into being and goes, and what a crash in between leaves."""
+"""Creating, keeping and dropping tables, and crashes in between."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def first_plan(partitions: int = PARTITIONS, *, voters: int = 3) -> Plan:
 
 
 def next_transactions(store: Mvcc, epoch: Compare) -> Iterator[Txn]:
-    """What a creation still needs, from what is there: the loop that any operator runs, first or successor."""
+    """Return the remaining transactions of a creation, as any operator derives them from the keys."""
     record = store.get(KEYS.table(TABLE))
     head = store.get(KEYS.plan_head(TABLE))
     if record is None:
@@ -66,7 +66,7 @@ def state(store: Mvcc) -> TableState:
 
 
 def create(store: Mvcc, epoch: Compare, *, transactions: int = 1_000) -> int:
-    """Create until all is done or so many transactions have succeeded; how many did."""
+    """Create until done or until this many transactions have succeeded; return their number."""
     ran = 0
     while txns := list(next_transactions(store, epoch)):
         for txn in txns:
@@ -82,7 +82,7 @@ def contents(store: Mvcc) -> dict[str, bytes]:
 
 
 def test_creation() -> None:
-    """A created table is ready, its stable keys are genesis ones with the plan's number as ids, its trigger is set."""
+    """A created table is ready; its stable keys are genesis, with the plan's number as ids; its trigger is set."""
     store, epoch = metastore()
     create(store, epoch)
     assert state(store) is TableState.READY
@@ -96,7 +96,7 @@ def test_creation() -> None:
 
 
 def test_creation_is_resumed_wherever_it_stopped() -> None:
-    """After any transaction another operator can take over, and ends with the same keys; nothing is ready before."""
+    """After any transaction another operator can take over and writes the same keys; the table is ready only at the end."""
     undisturbed, epoch = metastore()
     whole = create(undisturbed, epoch)
     assert whole > 4
@@ -120,7 +120,7 @@ def test_creation_stays_within_etcds_limits() -> None:
 
 @pytest.mark.parametrize("key", [KEYS.epoch, KEYS.table(TABLE), KEYS.partition(TABLE, 7).stable])
 def test_creation_yields_to_whatever_changed(key: str) -> None:
-    """A batch on old ground, or over a partition that has its stable already, is refused."""
+    """A genesis batch fails if the record has changed or a partition already has stable."""
     store, epoch = metastore()
     create(store, epoch, transactions=2)
     batch = next(next_transactions(store, epoch))
@@ -139,7 +139,7 @@ def test_a_table_is_announced_once(key: str) -> None:
 
 
 def test_an_announced_table_is_creating() -> None:
-    """Whatever state the given record has, the table begins as creating."""
+    """A table starts as creating, whatever the state of the given record."""
     store, epoch = metastore()
     ready = TableRecord(partitions=1, replicas=1, consensus_size=1, state=TableState.READY)
     assert store.txn(table_lifecycle.announce(ready, keys=KEYS, table=TABLE, epoch=epoch)).succeeded
@@ -147,7 +147,7 @@ def test_an_announced_table_is_creating() -> None:
 
 
 def test_a_partition_without_voters_is_not_created() -> None:
-    """A first plan of learners only stops the creation with what is wrong, and writes nothing."""
+    """A first plan of learners only stops the creation with an error, and writes nothing."""
     store, epoch = metastore()
     record = put(store, KEYS.table(TABLE), RECORD)
     batches = table_lifecycle.genesis(
@@ -158,7 +158,7 @@ def test_a_partition_without_voters_is_not_created() -> None:
 
 
 def test_states_keep_the_rest_of_the_record() -> None:
-    """Becoming ready or dropping changes the state and nothing else, and only of the record that was read."""
+    """Marking a table ready or dropping changes only its state, and only of the record that was read."""
     store, epoch = metastore()
     record = put(store, KEYS.table(TABLE), RECORD)
     ready = table_lifecycle.make_ready(record, keys=KEYS, table=TABLE, epoch=epoch)
@@ -173,7 +173,7 @@ def test_states_keep_the_rest_of_the_record() -> None:
 
 
 def busy(store: Mvcc, epoch: Compare, table: str = TABLE) -> None:
-    """A table with something under every kind of key."""
+    """Return a table with a key of every kind."""
     create(store, epoch)
     for partition in (0, 1, 129):
         keys = KEYS.partition(table, partition)
@@ -200,7 +200,7 @@ def dropped() -> tuple[Mvcc, Compare]:
 
 
 def test_a_drop_leaves_the_tombstone_alone() -> None:
-    """One transaction removes every key of the table; other tables and the stores keep theirs."""
+    """One transaction deletes every key of the table; other tables' and the stores' keys stay."""
     store, _ = dropped()
     left = [kv.key for kv in store.range(KEYS.root).kvs if TABLE in kv.key and f"{TABLE}0" not in kv.key]
     assert left == [KEYS.tombstone(TABLE)]
@@ -212,7 +212,7 @@ def test_a_drop_leaves_the_tombstone_alone() -> None:
 
 @pytest.mark.parametrize("key", [KEYS.epoch, KEYS.table(TABLE)])
 def test_a_drop_is_guarded(key: str) -> None:
-    """A fenced operator, or one that read another record, removes nothing."""
+    """A fenced operator, or one that read another record, deletes nothing."""
     store, epoch = metastore()
     busy(store, epoch)
     txn = table_lifecycle.drop(found(store, KEYS.table(TABLE)), EVERYWHERE, keys=KEYS, table=TABLE, epoch=epoch)
@@ -223,7 +223,7 @@ def test_a_drop_is_guarded(key: str) -> None:
 
 
 def test_what_was_in_flight_when_the_table_was_dropped_does_not_land() -> None:
-    """Neither a plan, nor a batch of partitions, nor a change of state brings back a key of a dropped table."""
+    """A plan, a batch of partitions or a change of state does not recreate a key of a dropped table."""
     store, epoch = metastore()
     create(store, epoch, transactions=1)
     late = list(write_plan(first_plan(), keys=KEYS, table=TABLE, head_mod=0, guards=(epoch, holds(record_of(store)))))
@@ -241,7 +241,7 @@ def record_of(store: Mvcc) -> KeyValue:
 
 
 def test_every_volume_confirms() -> None:
-    """Each volume strikes itself from the tombstone once; one that nobody waits for has nothing to say."""
+    """Each volume removes itself from the tombstone once; a volume that is not listed writes nothing."""
     store, epoch = dropped()
     key = KEYS.tombstone(TABLE)
     for name, volume in reversed(EVERYWHERE):
@@ -261,7 +261,7 @@ def test_every_volume_confirms() -> None:
 
 
 def test_confirmations_that_race_are_both_kept() -> None:
-    """Of two volumes that confirm at once the second is refused and tries again, so none is overwritten."""
+    """If two volumes confirm concurrently, the second one fails and retries, so no confirmation is lost."""
     store, _ = dropped()
     key = KEYS.tombstone(TABLE)
     one, other = (table_lifecycle.confirm_drop(found(store, key), store=s, volume=f"{s}-1") for s in "ab")
@@ -280,7 +280,7 @@ def test_confirmations_that_race_are_both_kept() -> None:
     [((), False), ((("a", "a-1"), ("b", "b-1")), False), (EVERYWHERE, True)],
 )
 def test_a_tombstone_stays_while_a_volume_may_hold_data(gone: tuple[tuple[str, str], ...], buried: bool) -> None:
-    """It goes when all it waits for are gone for good, and not before."""
+    """A tombstone is removed only when all volumes it waits for are lost for good."""
     store, epoch = dropped()
     tombstone = found(store, KEYS.tombstone(TABLE))
     txn = table_lifecycle.remove_tombstone(tombstone, gone=lambda name, volume: (name, volume) in gone, epoch=epoch)
@@ -289,7 +289,7 @@ def test_a_tombstone_stays_while_a_volume_may_hold_data(gone: tuple[tuple[str, s
 
 @pytest.mark.parametrize("key", [KEYS.epoch, KEYS.tombstone(TABLE)])
 def test_a_burial_is_guarded(key: str) -> None:
-    """A tombstone that changed since, or whose operator was fenced, stays."""
+    """A tombstone that has changed, or whose operator is fenced, is not removed."""
     store, epoch = dropped()
     txn = table_lifecycle.remove_tombstone(found(store, KEYS.tombstone(TABLE)), gone=lambda *_: True, epoch=epoch)
     assert txn is not None
@@ -299,7 +299,7 @@ def test_a_burial_is_guarded(key: str) -> None:
 
 
 def test_a_drop_is_one_transaction_whatever_the_tables_size() -> None:
-    """Range deletes keep it within etcd's limit, and none of them touches what the same transaction puts."""
+    """Prefix deletes keep a drop within etcd's limit, and do not overlap what the transaction puts."""
     store, epoch = metastore()
     txn = table_lifecycle.drop(put(store, KEYS.table(TABLE), RECORD), EVERYWHERE, keys=KEYS, table=TABLE, epoch=epoch)
     assert len(txn.success) < 20
