@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from docutils import nodes
-from docutils.parsers.rst import Directive
-
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
+DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 STATIC = Path(__file__).parent.parent / "build" / "docs-static"
 
 project = "Evenkeel"
 author = "The Evenkeel authors"
 extensions = ["myst_parser"]
 html_theme = "alabaster"
+html_theme_options = {"page_width": "1200px"}
 html_static_path = [str(STATIC)]
 root_doc = "README"
 include_patterns = ["*.md", "docs/**.md", "e2e/*.md"]
 myst_heading_anchors = 3
-myst_fence_as_directive = ["mermaid"]
 
 CONTENTS = """
 ```{toctree}
@@ -37,15 +36,11 @@ CHANGELOG
 """
 
 
-class Mermaid(Directive):
-    """A diagram, drawn in the reader's browser by the script from scripts/fetch-mermaid.sh."""
-
-    has_content = True
-
-    def run(self) -> list[nodes.Node]:
-        """Pass the diagram's source to the page."""
-        source = "\n".join(self.content)
-        return [nodes.raw("", f'<pre class="mermaid">{escape(source)}</pre>', format="html")]
+def draw_diagrams(app: Sphinx, page: str, source: list[str]) -> None:
+    """Let the script from scripts/fetch-mermaid.sh draw the diagrams in the reader's browser."""
+    source[0] = DIAGRAM.sub(
+        lambda found: f'```{{raw}} html\n<pre class="mermaid">\n{escape(found[1])}</pre>\n```', source[0]
+    )
 
 
 def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
@@ -56,7 +51,9 @@ def add_contents(app: Sphinx, page: str, source: list[str]) -> None:
 
 def setup(app: Sphinx) -> None:
     """Register the diagrams and the menu."""
-    app.add_directive("mermaid", Mermaid)
     for script in STATIC.glob("mermaid-*.js"):
         app.add_js_file(script.name)
+        # Without this, diagrams that are drawn in the same millisecond share an id and overlap.
+        app.add_js_file(None, body="mermaid.initialize({startOnLoad: true, deterministicIds: true})")
+    app.connect("source-read", draw_diagrams)
     app.connect("source-read", add_contents)

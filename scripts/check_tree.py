@@ -16,9 +16,7 @@ FORBIDDEN = {
     "unfinished work: finish it, or open an issue": re.compile(r"\b(?:TOD[O]|FIXM[E]|XX[X])\b"),
     "an unresolved merge": re.compile(r"^(?:<{7}|>{7}|={7})(?: |$)"),
     "the home directory of a user": re.compile(r"(?<![\w.])/(?:hom[e]/\w+|roo[t]|User[s]/\w+)/"),
-    "a private package index": re.compile(
-        r"https?://[\w.:-]+/simpl[e]\b|\b(?:extra-)?index-ur[l]\s*=|GOPROX[Y]=http"
-    ),
+    "a private package index": re.compile(r"https?://[\w.:-]+/simpl[e]\b|\b(?:extra-)?index-ur[l]\s*=|GOPROX[Y]=http"),
 }
 
 
