@@ -60,10 +60,6 @@ class ReadIndexes:
             return None
         return known.read_index
 
-    def forget(self) -> None:
-        """Forget the answers so far."""
-        self._confirmed.clear()
-
     async def _after(self, group: int, current: asyncio.Task[int]) -> int:
         deadline = self._clock.now() + self._timeout
         await asyncio.wait({current})
