@@ -1,5 +1,4 @@
-"""`make explore SECONDS=...`: search on until the time is up or something breaks, and print a trace that can be
-replayed."""
+"""Main program of `make explore SECONDS=...`: search until the time is up or a failure is found, and save its trace."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from tests.explorer.search import Failure
 
 
 class Progress:
-    """Counts what was seen and says so now and then."""
+    """Counts states and prints progress."""
 
     def __init__(self, seconds: float) -> None:
         self.began = time.monotonic()
@@ -44,7 +43,7 @@ class Progress:
 
 
 def explore(progress: Progress, seed: int) -> Failure | None:
-    """Random walks and exhaustive searches, turn by turn, ever deeper."""
+    """Alternate random walks and exhaustive searches, with increasing depth."""
     tasks = exhaustive(progress)
     for number in itertools.count(seed):
         rng = random.Random(number)
@@ -63,14 +62,14 @@ def explore(progress: Progress, seed: int) -> Failure | None:
 
 
 def exhaustive(progress: Progress) -> Iterator[Failure | None]:
-    """One small scenario after the other, with ever more departures from the usual schedule."""
+    """Search small scenarios in turn, with more and more deviations from the usual schedule."""
     for deviations in itertools.count(1):
         for (name, scenario), schedule in itertools.product(scenarios.SMALL.items(), search.SCHEDULES):
             before = progress.states
 
             def more(states: int, name: str = name, before: int = before, deviations: int = deviations) -> bool:
                 progress.states = before + states
-                progress.tick(f"{name}, {deviations} departures")
+                progress.tick(f"{name}, {deviations} deviations")
                 return not progress.over
 
             yield search.exhaust(scenario, deviations=deviations, schedule=schedule, more=more).failure
@@ -80,26 +79,26 @@ def _saved(path: Path) -> Failure:
     try:
         return msgspec.json.decode(path.read_bytes(), type=Failure)
     except (OSError, msgspec.DecodeError) as error:
-        sys.exit(f"{path} is no trace that was saved here: {error}")
+        sys.exit(f"cannot replay {path}: not a trace that the explorer saved: {error}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.explorer", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--seed", type=int, default=1_000_000, help="where random walks begin")
+    parser.add_argument("--seed", type=int, default=1_000_000, help="first seed of the random walks")
     parser.add_argument(
-        "--mutation", choices=[mutation.name for mutation in mutations.MUTATIONS], help="put a known bug in"
+        "--mutation", choices=[mutation.name for mutation in mutations.MUTATIONS], help="insert a known bug"
     )
     parser.add_argument(
-        "--save", type=Path, default=Path("explorer-failure.json"), help="where to write a failing trace"
+        "--save", type=Path, default=Path("explorer-failure.json"), help="write a failing trace to this file"
     )
-    parser.add_argument("--replay", type=Path, help="run a saved trace again instead of searching")
+    parser.add_argument("--replay", type=Path, help="replay a saved trace instead of searching")
     options = parser.parse_args()
     mutation = mutations.by_name(options.mutation).patch() if options.mutation else contextlib.nullcontext()
     with mutation:
         if options.replay is not None:
             message = search.replay(_saved(options.replay))
-            print(message or "the trace runs through: nothing fails")
+            print(message or "the trace runs without a failure")
             return 1 if message else 0
         progress = Progress(options.seconds)
         failure = explore(progress, options.seed)

@@ -1,4 +1,4 @@
-"""What users, machines and networks may do to the others, as far as the budget goes; healing costs nothing."""
+"""Actions of users, machines and networks, within a budget; recovery costs nothing."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ BUDGETED = frozenset(
 
 
 def actions(world: World) -> Iterator[Action]:
-    """Everything that may befall the world now."""
+    """Return all faults and user actions that are possible now."""
     if world.spend("desired"):
-        for index, desired in enumerate(world.scenario.wishes):
+        for index, desired in enumerate(world.scenario.targets):
             if desired != world.desired and world.desired.voters is not None and index:
                 yield ("desired", str(index))
     yield from _metastore_actions(world)
@@ -58,9 +58,9 @@ def actions(world: World) -> Iterator[Action]:
 
 
 def _metastore_actions(world: World) -> Iterator[Action]:
-    """Etcd is replaced by an empty one, or by one from a backup; the user has it adopted, or just asks for it.
+    """Return replacements of etcd by an empty one or one from a backup, and the user's adoption requests.
 
-    Not before a majority of the group has started: what was never there cannot be found on the stores.
+    There are none before a majority of the group has started, because the stores would not have the table's data.
     """
     if world.spend("backup") and world.planned:
         yield ("backup", "all")
@@ -107,7 +107,7 @@ def _store_actions(world: World, store: Store) -> Iterator[Action]:
 
 
 def _takes_writes(store: Store) -> bool:
-    """A leader on its way out takes none: from joint on it only waits for its successor."""
+    """Whether the replica accepts writes; an outgoing leader accepts none from joint on."""
     replica = store.replica
     assert replica is not None
     applied = replica.applied()
@@ -122,7 +122,7 @@ def in_charge(world: World, operator: Operator) -> bool:
 
 
 def can_lose(world: World, name: str) -> bool:
-    """Whether every configuration that may be in force would keep a majority of replicas that still exist."""
+    """Whether every configuration that may be in force keeps a majority of existing replicas."""
     present: set[ReplicaId] = set()
     for store in world.stores.values():
         if store.replica is not None and not store.lost and store.name != name:
@@ -132,7 +132,7 @@ def can_lose(world: World, name: str) -> bool:
 
 
 def in_force(world: World) -> Iterator[Configuration]:
-    """The newest committed configuration and all that may still be committed after it."""
+    """Return the newest committed configuration and all that may still be committed after it."""
     newest = committed_configuration(world)
     if newest is None:
         return
@@ -148,7 +148,7 @@ def in_force(world: World) -> Iterator[Configuration]:
 
 
 def committed_configuration(world: World) -> tuple[int, Configuration] | None:
-    """The newest configuration that any replica knows to be committed, and its index."""
+    """Return the newest configuration that any replica knows to be committed, and its index."""
     for index in sorted(world.committed, reverse=True):
         configuration = world.committed[index].configuration
         if configuration is not None:
@@ -163,11 +163,11 @@ def committed_configuration(world: World) -> tuple[int, Configuration] | None:
 
 
 def act(world: World, kind: str, name: str) -> None:
-    """Do one of the above."""
+    """Apply one of these actions."""
     if kind in BUDGETED and world.spend(kind):
         world.budget[kind] -= 1
     if kind == "desired":
-        world.desired = world.scenario.wishes[int(name)]
+        world.desired = world.scenario.targets[int(name)]
     elif kind in ("backup", "replace", "readopt"):
         _act_on_metastore(world, kind, name)
     elif kind == "halt":

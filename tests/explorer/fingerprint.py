@@ -1,7 +1,7 @@
-"""A world as a hash, by which exhaustive search knows where it has been.
+"""The hash of a world, by which exhaustive search recognizes visited states.
 
-Revisions only ever matter by their order and identity, so they are replaced by their rank; two ways to the same
-situation then look the same, however many transactions each took.
+Only the order and identity of revisions matter, so they are replaced by their rank. Two paths to the same state then
+have the same hash, even if they took different numbers of transactions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TOKEN = re.compile(rb'"token":(\d+)|"inputs":(\d+)')
 
 
 def fingerprint(world: World) -> int:
-    """The hash of everything that can make a difference later."""
+    """Return a hash of everything that can make a difference later."""
     rank = _ranks(world)
     kvs = world.metastore.range("").kvs
     return hash((

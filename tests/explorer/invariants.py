@@ -1,4 +1,4 @@
-"""What must hold after every single step, and what must hold in the end."""
+"""What must hold after every step, and what must hold at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def require(condition: bool, message: Callable[[], str] | str) -> None:
 
 
 def check(world: World) -> None:
-    """All invariants of a state, recording what this step committed and who came to lead."""
+    """Check all invariants of a state; record new commits and leaders."""
     for store in world.stores.values():
         if store.replica is not None:
             _check_replica(world, store.replica)
@@ -63,7 +63,7 @@ def _check_leader_is_complete(world: World, leader: Replica) -> None:
 
 
 def _check_data(world: World) -> None:
-    """What is committed stays on a majority, of one half while joint; only faults may take replicas from it."""
+    """Committed entries stay on a majority, of one half while joint; only faults may remove replicas from it."""
     found = faults.committed_configuration(world)
     if found is None or not world.committed or world.record()[0] is None:
         return
@@ -109,7 +109,7 @@ def _check_pending(view: PartitionView) -> None:
 
 
 def _check_against_raft(world: World, view: PartitionView) -> None:
-    """Stable is what raft runs, or one switch behind it; joint is always protected by its lock."""
+    """Stable is what raft runs or one switch behind it, and joint is always under its lock."""
     assert view.stable is not None
     found = faults.committed_configuration(world)
     if found is None:
@@ -132,7 +132,7 @@ def _check_against_raft(world: World, view: PartitionView) -> None:
 
 
 def check_deletion(world: World, name: str) -> None:
-    """A replica may go only when its group's configuration leaves it out, or with its table."""
+    """A replica is deleted only if its group's configuration excludes it, or with its table."""
     replica = world.stores[name].replica
     found = faults.committed_configuration(world)
     if replica is None or found is None or world.metastore.get(KEYS.tombstone(TABLE)) is not None:
@@ -143,7 +143,7 @@ def check_deletion(world: World, name: str) -> None:
 
 
 def unfinished(world: World) -> str | None:
-    """What keeps the world from being done, once nothing disturbs it any more; None when all is well."""
+    """Return what is left to do once faults have stopped; None if nothing is."""
     if world.desired.voters is None:
         return _undropped(world)
     record, _ = world.record()

@@ -1,4 +1,4 @@
-"""What an operator does next: mirror the spec, make a plan, carry it to the partition, create and drop the table."""
+"""Actions of an operator: write the spec and plans, apply a plan to the partition, create and drop the table."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from evenkeel.metastore.metastore_api import Compare, Put, Txn, TxnResult
 from evenkeel.protocol import operator_decision, stored_plan, table_lifecycle
 from evenkeel.protocol.partition_view import PartitionView
 from evenkeel.protocol.records import Adoption, Peer, Retarget, TableRecord, TableState, encode, shape
-from tests.explorer.world import KEYS, PARTITION, RECORD, TABLE, Action, InFlight, Operator, Wish, World, target_of
+from tests.explorer.world import KEYS, PARTITION, RECORD, TABLE, Action, InFlight, Operator, Target, World, target_of
 
 Step = tuple[str, Txn]
 
 
 def actions(world: World, operator: Operator) -> Iterator[Action]:
-    """Everything this operator may do now."""
+    """Return all actions of this operator that are possible now."""
     if operator.waiting:
         yield ("give-up", operator.name)
     elif operator.epoch_mod and next_step(world, operator) is not None:
@@ -24,7 +24,7 @@ def actions(world: World, operator: Operator) -> Iterator[Action]:
 
 
 def act(world: World, kind: str, operator: Operator) -> None:
-    """Do one of the above, or take the epoch over."""
+    """Apply one of these actions, or take over the epoch."""
     match kind:
         case "operate":
             step = next_step(world, operator)
@@ -37,7 +37,7 @@ def act(world: World, kind: str, operator: Operator) -> None:
 
 
 def on_result(world: World, operator: Operator, flight: InFlight, result: TxnResult) -> None:
-    """The answer to a transaction this operator waited for."""
+    """Handle the result of this operator's transaction."""
     operator.waiting = 0
     if flight.what == "epoch":
         operator.epoch_mod = result.revision
@@ -48,7 +48,7 @@ def on_result(world: World, operator: Operator, flight: InFlight, result: TxnRes
 
 
 def next_step(world: World, operator: Operator) -> Step | None:
-    """One transaction towards what the user wants, from what the metastore says at this revision."""
+    """Return the next transaction towards the user's target, from the metastore at this revision."""
     epoch = Compare(KEYS.epoch, "mod", "=", operator.epoch_mod)
     if not world.asked:
         return None  # the StoreCluster's status names another metastore
@@ -67,17 +67,17 @@ def next_step(world: World, operator: Operator) -> Step | None:
 
 
 def _adopt(world: World, epoch: Compare) -> Step | None:
-    """Take the table's record from the user, then let stores follow; one that is being dropped goes on with that."""
+    """Take the table's record from the user, then let stores follow; a drop in progress continues."""
     request = str(world.request)
     if not world.adopted() and world.metastore.get(KEYS.tombstone(TABLE)) is None:
         kv = world.metastore.get(RECORD)
-        voters, learners = world.desired.voters or world.scenario.wishes[0].voters, world.desired.learners
+        voters, learners = world.desired.voters or world.scenario.targets[0].voters, world.desired.learners
         record = TableRecord(
             partitions=1,
             replicas=1,
             consensus_size=1,
             retarget=world.scenario.mode,
-            spec=msgspec.Raw(encode(Wish(voters, learners))),
+            spec=msgspec.Raw(encode(Target(voters, learners))),
         )
         floor = plan_floor(world)
         return "adopt", table_lifecycle.adopt(
@@ -87,7 +87,7 @@ def _adopt(world: World, epoch: Compare) -> Step | None:
 
 
 def plan_floor(world: World) -> int:
-    """What every number of a plan has to exceed, as far as statuses tell."""
+    """Return the number that plan numbers must exceed, as far as statuses show."""
     return world.planned + 1000
 
 
@@ -111,9 +111,9 @@ def _without_table(world: World, epoch: Compare) -> Step | None:
 
 
 def gone_for_good(world: World, store: str, volume: str) -> bool:
-    """Whether the volume was replaced, or its store removed by someone who knows that it will not come back.
+    """Whether the volume was replaced, or a user declared that its store will not come back.
 
-    That a store is lost is no reason: it may return with all it held.
+    A lost store alone is not gone for good: it may return with all its data.
     """
     return world.registered(store) not in ("", volume) or (world.stores[store].lost and world.declared_lost(store))
 
@@ -141,7 +141,7 @@ def _create(world: World, epoch: Compare) -> Step | None:
 
 
 def newest_plan(world: World) -> stored_plan.Plan | None:
-    """The plan that counts, as a successor would read it."""
+    """Read the active plan, as a successor would."""
     return world.derived("plan", lambda: _read_plan(world))
 
 
@@ -158,7 +158,7 @@ def _wanted(world: World, n: int) -> stored_plan.Plan:
     assert record is not None
     voters, learners = msgspec.json.decode(bytes(record.spec))
     usable = world.volumes()
-    row, count = target_of(Wish(tuple(voters), tuple(learners)), usable, world.scenario.stores)
+    row, count = target_of(Target(tuple(voters), tuple(learners)), usable, world.scenario.stores)
     return stored_plan.make_plan([row], n=n, inputs=world.metastore.revision, voters=count, volumes=usable)
 
 
@@ -171,7 +171,7 @@ def _plan_txn(world: World, n: int, epoch: Compare) -> Txn:
 
 
 def make_plan(world: World, n: int) -> stored_plan.Plan:
-    """Compute plan n from the keys as they are."""
+    """Compute plan n from the present keys."""
     return _wanted(world, n)
 
 
@@ -198,7 +198,7 @@ def _rebalance(world: World, epoch: Compare) -> Step | None:
 def retarget(
     view: PartitionView, newest: stored_plan.Plan, *, mode: Retarget, volumes: dict[str, str]
 ) -> operator_decision.Decision:
-    """The operator's half of the protocol, on the one partition there is."""
+    """Apply the operator's decision to the only partition."""
 
     def gone(peer: Peer) -> bool:
         return volumes.get(peer.store) != peer.volume

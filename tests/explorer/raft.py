@@ -1,9 +1,9 @@
-"""A raft group reduced to what the rebalance protocol depends on.
+"""A simplified model of a raft group, with what the rebalance protocol depends on.
 
-Real: logs, terms, commit by own-term entries, joint configurations that take effect when committed, snapshots,
-compaction, and followers that know less than their leader. Reduced: an exchange with a follower is one atomic
-step, an election succeeds or does nothing, and what is appended is durable. Lost, late and reordered messages
-are what the order of steps amounts to.
+The model has logs, terms, commit by own-term entries, joint configurations that take effect when committed, snapshots,
+compaction, and followers that know less than their leader. It is simplified: an exchange with a follower is one atomic
+step, an election succeeds or does nothing, and appended entries are durable. The order of steps covers lost, late and
+reordered messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from evenkeel.protocol.records import ReplicaId
 
 
 class Entry(NamedTuple):
-    """One log entry: a configuration, a client's write, or (neither) the empty entry that opens a term."""
+    """One log entry: a configuration, a client's write, or (neither) the empty entry that starts a term."""
 
     term: int
     configuration: Configuration | None = None
@@ -24,7 +24,7 @@ class Entry(NamedTuple):
 
 
 class Replica:
-    """One replica's durable state, and what it keeps in memory while it leads."""
+    """One replica's durable state, and its volatile state while it leads."""
 
     __slots__ = ("base", "base_configuration", "base_term", "commit", "id", "known", "leading", "log", "match", "term")
 
@@ -55,18 +55,18 @@ class Replica:
         return self.base_term if index == self.base else self.log[index - self.base - 1].term
 
     def position(self) -> tuple[int, int]:
-        """What elections compare: the last entry's term, then its index."""
+        """Return what elections compare: the last entry's term, then its index."""
         return (self.term_at(self.last), self.last)
 
     def applied(self) -> Configuration | None:
-        """The configuration in force: the newest committed one."""
+        """Return the newest committed configuration."""
         return self._newest_until(self.commit)[1]
 
     def applied_index(self) -> int:
         return self._newest_until(self.commit)[0]
 
     def newest(self) -> Configuration | None:
-        """The newest configuration in log or snapshot, committed or not."""
+        """Return the newest configuration in the log or snapshot, committed or not."""
         return self._newest_until(self.last)[1]
 
     def _newest_until(self, index: int) -> tuple[int, Configuration | None]:
@@ -77,7 +77,7 @@ class Replica:
         return self.base, self.base_configuration
 
     def restart(self) -> None:
-        """Forget what only memory held."""
+        """Drop the volatile state."""
         self.leading = False
         self.match, self.known = {}, {}
 
@@ -89,12 +89,12 @@ class Replica:
 
 
 def granted(candidate: Replica, voters: Iterable[Replica]) -> set[ReplicaId]:
-    """Who would vote for the candidate: those whose log is not ahead of its own."""
+    """Return the replicas that would vote for the candidate: those whose log is not ahead of its own."""
     return {voter.id for voter in voters if voter.position() <= candidate.position()} | {candidate.id}
 
 
 def crown(candidate: Replica, electors: Iterable[Replica]) -> None:
-    """Make the candidate leader of a new term; its electors will follow nobody of an older one."""
+    """Make the candidate leader of a new term; its voters follow no leader of an older term."""
     electors = [elector for elector in electors if elector.id != candidate.id]
     term = 1 + max([candidate.term, *(elector.term for elector in electors)])
     for elector in electors:
@@ -112,7 +112,7 @@ def append(leader: Replica, entry: Entry) -> None:
 
 
 def replicate(leader: Replica, follower: Replica) -> None:
-    """Bring the follower up to the leader's log, and the leader up to what the follower now knows."""
+    """Bring the follower up to the leader's log, and update the leader's knowledge of the follower."""
     if follower.term > leader.term:
         leader.term = follower.term
         leader.restart()
@@ -131,7 +131,7 @@ def replicate(leader: Replica, follower: Replica) -> None:
 
 
 def _reaches(follower: Replica, leader: Replica) -> bool:
-    """Whether the follower can go on from where the leader's log begins, so that no snapshot takes what it has."""
+    """Whether the follower can continue from the start of the leader's log without a snapshot."""
     if follower.commit >= leader.base:
         return True
     return follower.last >= leader.base and follower.term_at(leader.base) == leader.base_term
@@ -157,7 +157,7 @@ def _append_missing(leader: Replica, follower: Replica) -> None:
 
 
 def advance(leader: Replica) -> None:
-    """Commit what a quorum has, entries of the own term only; a committed configuration decides what follows it."""
+    """Commit what a quorum has, only entries of the own term; a committed configuration applies to what follows."""
     while True:
         configuration = leader.applied()
         assert configuration is not None

@@ -1,11 +1,11 @@
-"""Where runs begin: small worlds to search through entirely, and larger ones drawn at random."""
+"""Initial worlds: small ones to search exhaustively, and larger random ones."""
 
 from __future__ import annotations
 
 import random
 
 from evenkeel.protocol.records import Retarget
-from tests.explorer.world import Scenario, Wish
+from tests.explorer.world import Scenario, Target
 
 FAULTS = {
     "desired": 3, "write": 3, "compact": 2, "crash": 2, "pause": 2, "cut": 2, "wipe": 1, "lose": 1, "declare": 2,
@@ -15,58 +15,58 @@ FAULTS = {
 
 
 def draw(rng: random.Random) -> Scenario:
-    """A random scenario: three to five stores, one to three voters, every retarget mode, some of the faults."""
+    """Return a random scenario: three to five stores, one to three voters, any retarget mode, some faults."""
     stores = tuple("abcde"[: rng.randint(3, 5)])
-    wishes = [_desired(rng, stores) for _ in range(4)]
+    targets = [_desired(rng, stores) for _ in range(4)]
     if rng.random() < 0.1:
-        wishes.append(Wish(()))
+        targets.append(Target(()))
     if rng.random() < 0.1:
-        wishes.append(Wish(None))
+        targets.append(Target(None))
     budget = {kind: rng.randint(0, most) for kind, most in FAULTS.items()}
     budget["desired"] = rng.randint(1, 4)
     return Scenario(
         stores=stores,
-        wishes=tuple(wishes),
+        targets=tuple(targets),
         mode=rng.choice(list(Retarget)),
         ready=rng.random() < 0.9,
         budget=budget,
     )
 
 
-def _desired(rng: random.Random, stores: tuple[str, ...]) -> Wish:
+def _desired(rng: random.Random, stores: tuple[str, ...]) -> Target:
     names = rng.sample(stores, rng.randint(1, min(4, len(stores))))
     count = rng.choice([size for size in (1, 2, 3) if size <= len(names)])
-    return Wish(tuple(names[:count]), tuple(names[count:]))
+    return Target(tuple(names[:count]), tuple(names[count:]))
 
 
 EVERYTHING = dict.fromkeys(FAULTS.keys() - {"backup", "replace", "readopt"}, 1)
-"""What is exhausted everywhere; another metastore has scenarios of its own."""
+"""The budget of every exhaustive search; scenarios with another metastore have their own."""
 
 
-def _small(stores: str, *wishes: Wish, mode: Retarget = Retarget.ADJUST, ready: bool = True) -> Scenario:
-    budget = EVERYTHING | {"desired": len(wishes) - 1}
-    return Scenario(stores=tuple(stores), wishes=wishes, mode=mode, ready=ready, budget=budget)
+def _small(stores: str, *targets: Target, mode: Retarget = Retarget.ADJUST, ready: bool = True) -> Scenario:
+    budget = EVERYTHING | {"desired": len(targets) - 1}
+    return Scenario(stores=tuple(stores), targets=targets, mode=mode, ready=ready, budget=budget)
 
 
 SMALL = {
-    "hand over": _small("ab", Wish(("a",)), Wish(("b",))),
-    "promote": _small("ab", Wish(("a",), ("b",)), Wish(("a", "b"))),
-    "replace": _small("abc", Wish(("a", "b")), Wish(("a", "c"))),
-    "grow in two steps": _small("abc", Wish(("a",)), Wish(("a", "b", "c"))),
-    "away and back": _small("abc", Wish(("a",)), Wish(("a", "b")), Wish(("a",))),
-    "cancel": _small("abc", Wish(("a",)), Wish(("a",), ("b",)), Wish(("a",), ("c",)), mode=Retarget.CANCEL),
-    "queue": _small("ab", Wish(("a",)), Wish(("a", "b")), Wish(("a",), ("b",)), mode=Retarget.QUEUE),
-    "create": _small("ab", Wish(("a", "b")), Wish(("a",)), ready=False),
-    "drop": _small("ab", Wish(("a", "b")), Wish(None)),
+    "hand over": _small("ab", Target(("a",)), Target(("b",))),
+    "promote": _small("ab", Target(("a",), ("b",)), Target(("a", "b"))),
+    "replace": _small("abc", Target(("a", "b")), Target(("a", "c"))),
+    "grow in two steps": _small("abc", Target(("a",)), Target(("a", "b", "c"))),
+    "away and back": _small("abc", Target(("a",)), Target(("a", "b")), Target(("a",))),
+    "cancel": _small("abc", Target(("a",)), Target(("a",), ("b",)), Target(("a",), ("c",)), mode=Retarget.CANCEL),
+    "queue": _small("ab", Target(("a",)), Target(("a", "b")), Target(("a",), ("b",)), mode=Retarget.QUEUE),
+    "create": _small("ab", Target(("a", "b")), Target(("a",)), ready=False),
+    "drop": _small("ab", Target(("a", "b")), Target(None)),
     "another metastore": Scenario(
         stores=("a", "b"),
-        wishes=(Wish(("a",)), Wish(("b",))),
+        targets=(Target(("a",)), Target(("b",))),
         budget={"desired": 1, "replace": 1, "crash": 1, "mute": 1},
     ),
     "adopted in place": Scenario(
         stores=("a", "b"),
-        wishes=(Wish(("a",)), Wish(("a", "b"))),
+        targets=(Target(("a",)), Target(("a", "b"))),
         budget={"desired": 1, "readopt": 1, "cut": 1, "mute": 1},
     ),
 }
-"""Small enough to be searched through entirely, up to so many departures from the usual schedule."""
+"""Scenarios that are small enough to search exhaustively, up to a number of deviations from the usual schedule."""

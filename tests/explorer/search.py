@@ -1,4 +1,4 @@
-"""Running worlds: one step, a random walk, a fair settling, and every interleaving up to a bound."""
+"""Run worlds: single steps, random walks, fair settling, and all interleavings up to a bound."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _OPERATOR_STEPS = frozenset(("operate", "give-up", "takeover"))
 
 _STUCK = "Violation: stuck: "
 _BROKEN = (AssertionError, EvenkeelError)
-"""What a step may raise: a broken invariant, or the protocol itself refusing what it finds."""
+"""Exceptions of a step: a broken invariant, or an error of the protocol."""
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """What went wrong, and the steps that lead there from the scenario's beginning."""
+    """A failure, and the steps that lead to it from the start of the scenario."""
 
     message: str
     scenario: Scenario
@@ -35,7 +35,7 @@ class Failure(msgspec.Struct, frozen=True):
 
     @property
     def stuck(self) -> bool:
-        """Whether nothing went wrong but the end did not come."""
+        """Whether no invariant broke but the run did not settle."""
         return self.message.startswith(_STUCK)
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def actions(world: World) -> Iterator[Action]:
-    """Everything that may happen next."""
+    """Return all actions that are possible next."""
     for store in world.stores.values():
         yield from sidecars.actions(world, store)
         yield from _raft_actions(world, store)
@@ -84,7 +84,7 @@ def _has_news(leader: raft.Replica, follower: raft.Replica) -> bool:
 
 
 def step(world: World, action: Action) -> None:
-    """Let one thing happen and check that the world is still sound."""
+    """Apply one action and check the invariants."""
     kind, name = action[0], action[1]
     if kind in ("delete", "wreck"):
         invariants.check_deletion(world, name)
@@ -145,7 +145,7 @@ def _sender(world: World, flight: InFlight) -> Store | Operator:
 
 
 def begin(scenario: Scenario) -> World:
-    """A world with one operator in charge; where the scenario says so, with its table ready and replicated."""
+    """Return a world with one operator in charge; if the scenario says so, with a ready and replicated table."""
     world = World(scenario)
     operators.act(world, "takeover", world.operators["o1"])
     _land(world, "land", 1)
@@ -157,7 +157,7 @@ def begin(scenario: Scenario) -> World:
 
 
 def settle(world: World, rng: random.Random, trace: list[Action]) -> None:
-    """Stop all faults, heal what can be healed, schedule fairly, and require that the last wish comes true."""
+    """Stop all faults, recover, schedule fairly, and require that the last target is reached."""
     for flight in list(world.flights):
         _do(world, ("land", str(flight.number)), trace)
     world.budget = {}
@@ -165,16 +165,16 @@ def settle(world: World, rng: random.Random, trace: list[Action]) -> None:
         if action[0] in ("resume", "mend", "unblank", "restart", "declare", "readopt"):
             _do(world, action, trace)
     if world.desired.voters is not None and not target_of(world.desired, world.volumes(), world.scenario.stores)[1]:
-        _do(world, ("desired", str(_sensible_wish(world))), trace)
+        _do(world, ("desired", str(_first_valid_target(world))), trace)
     _calm(world, rng, trace)
 
 
-def _sensible_wish(world: World) -> int:
-    return next(index for index, desired in enumerate(world.scenario.wishes) if desired.voters)
+def _first_valid_target(world: World) -> int:
+    return next(index for index, desired in enumerate(world.scenario.targets) if desired.voters)
 
 
 def _calm(world: World, rng: random.Random, trace: list[Action], steps: int = 3000) -> None:
-    """Whatever may happen does so sooner or later, until nothing is left to do."""
+    """Apply all possible actions fairly until nothing is left to do."""
     for _ in range(steps):
         if not world.flights and invariants.unfinished(world) is None:
             return
@@ -186,7 +186,7 @@ def _calm(world: World, rng: random.Random, trace: list[Action], steps: int = 30
 
 
 def _helps(world: World, action: Action) -> bool:
-    """Whether an action is progress: giving up on an answer that will come, or on a leader who is followed, is not."""
+    """Whether an action is progress; giving up on a pending result or on a followed leader is not."""
     if action[0] in ("timeout", "give-up"):
         sender = world.stores.get(action[1]) or world.operators[action[1]]
         return all(flight.number != sender.waiting for flight in world.flights)
@@ -198,7 +198,7 @@ def _helps(world: World, action: Action) -> bool:
 
 
 def _has_leader(world: World) -> bool:
-    """Whether someone leads whom a quorum still follows; electing another for ever would be no progress."""
+    """Whether a leader exists that a quorum still follows; electing another one is then no progress."""
     for replica in world.replicas():
         applied = replica.applied()
         if not replica.leading or applied is None:
@@ -224,7 +224,7 @@ def _do(world: World, action: Action, trace: list[Action]) -> None:
 def walk(
     scenario: Scenario, rng: random.Random, *, steps: int, likely: Mapping[str, float] = MappingProxyType({})
 ) -> tuple[Failure | None, tuple[Action, ...]]:
-    """Walk at random with a random weight for each kind of action, then settle; returns the failure and the trace."""
+    """Walk at random with a random weight for each kind of action, then settle; return the failure and the trace."""
     weights: dict[str, float] = dict(likely)
     trace: list[Action] = []
     world = begin(scenario)
@@ -236,7 +236,7 @@ def walk(
             for action in possible:
                 weights.setdefault(action[0], rng.choice((0.2, 1.0, 1.0, 4.0)))
             _do(world, rng.choices(possible, [weights[action[0]] for action in possible])[0], trace)
-        _last_blow(world, rng, trace)
+        _last_fault(world, rng, trace)
         settle(world, rng, trace)
     except _BROKEN as error:
         return _failure(error, scenario, trace), tuple(trace)
@@ -247,15 +247,15 @@ def _failure(error: Exception, scenario: Scenario, trace: Iterable[Action]) -> F
     return Failure(f"{type(error).__name__}: {error}", scenario, tuple(trace))
 
 
-def _last_blow(world: World, rng: random.Random, trace: list[Action]) -> None:
-    """Often the worst moment to lose a store is the last one before peace."""
-    blows = [action for action in faults.actions(world) if action[0] in ("lose", "wipe")]
-    if blows and rng.random() < 0.5:
-        _do(world, rng.choice(blows), trace)
+def _last_fault(world: World, rng: random.Random, trace: list[Action]) -> None:
+    """Lose a store just before settling, which is often the worst time."""
+    losses = [action for action in faults.actions(world) if action[0] in ("lose", "wipe")]
+    if losses and rng.random() < 0.5:
+        _do(world, rng.choice(losses), trace)
 
 
 def replay(failure: Failure) -> str | None:
-    """Run a trace again; the message it fails with, or None."""
+    """Replay a trace; return the failure's message, or None."""
     world = begin(failure.scenario)
     world.budget = dict.fromkeys(faults.BUDGETED, len(failure.trace))
     try:
@@ -274,11 +274,11 @@ _EAGER = (
 )  # fmt: skip
 _LAZY = (*_EAGER[1:15], "operate", "land", *_EAGER[16:])
 SCHEDULES = {"eager": _EAGER, "lazy": _LAZY}
-"""Two ways things usually go: transactions land at once, or as late as possible."""
+"""The usual schedules: transactions arrive at once, or as late as possible."""
 
 
 class Exhausted(msgspec.Struct, frozen=True):
-    """The end of an exhaustive search: a failure, or so many states and whether that was all of them."""
+    """The result of an exhaustive search: a failure, or the number of states and whether these were all."""
 
     failure: Failure | None
     states: int
@@ -288,9 +288,9 @@ class Exhausted(msgspec.Struct, frozen=True):
 def exhaust(
     scenario: Scenario, *, deviations: int, schedule: str = "eager", more: Callable[[int], bool] = lambda _: True
 ) -> Exhausted:
-    """Every run that departs from the usual schedule at most so often, in every place and every way.
+    """Run all interleavings with at most this many deviations from the usual schedule.
 
-    Each run goes to its end, where the last wish must have come true. States reached twice are followed once.
+    Each run ends with the last target reached. States that are reached twice are explored once.
     """
     frontier: list[deque[tuple[World, tuple[Action, ...]]]] = [deque() for _ in range(deviations + 1)]
     frontier[0].append((begin(scenario), ()))
@@ -318,6 +318,6 @@ def exhaust(
 
 
 def _usual(world: World, schedule: tuple[str, ...]) -> Action | None:
-    """What happens next when nothing is out of the ordinary; None when all is done."""
+    """Return the next action of the usual schedule; None if nothing is left to do."""
     likely = [action for action in actions(world) if action[0] in schedule and _helps(world, action)]
     return min(likely, key=lambda action: (schedule.index(action[0]), action), default=None)

@@ -1,4 +1,4 @@
-"""What a store's sidecar may do next: its real agent, shown modelled raft groups, watches and reads."""
+"""Actions of a store's sidecar: its real agent, with modelled raft groups, watches and reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.explorer.world import KEYS, TABLE, Action, InFlight, Seen, Store, Wor
 
 
 def actions(world: World, store: Store) -> Iterator[Action]:
-    """Everything this store may do now of its own accord."""
+    """Return all actions of this store that are possible now."""
     name = store.name
     if not store.running:
         return
@@ -41,12 +41,12 @@ def actions(world: World, store: Store) -> Iterator[Action]:
 
 
 def may_adopt(world: World, store: Store) -> bool:
-    """Whether the store may follow the metastore that answers, although it followed another one."""
+    """Whether the store may follow the present metastore although it followed another one."""
     return world.adoption() != ""
 
 
 def _glimpses(world: World, store: Store) -> Iterator[Action]:
-    """Each kind of key may have a watch of its own, which is ahead of the others for a while."""
+    """Return deliveries of a watch for one kind of key, which may be ahead of the others."""
     view = store.agent.view
     if view is None or store.blank or not world.spend("glimpse"):
         return
@@ -57,7 +57,7 @@ def _glimpses(world: World, store: Store) -> Iterator[Action]:
 
 
 def glimpse(world: World, store: Store, kind: str) -> None:
-    """One of the keys is seen as it is now, the others stay as they were seen before."""
+    """Deliver the present value of one key; the others stay as seen before."""
     agent, now = store.agent, world.view()
     assert agent.view is not None
     news = {name: getattr(now, name) for name in (kind, f"{kind}_mod")}
@@ -65,19 +65,19 @@ def glimpse(world: World, store: Store, kind: str) -> None:
 
 
 def _lags(world: World, store: Store) -> Iterator[Action]:
-    """The watch shows every state on the way to the newest, also when a read has been there already."""
+    """Return the states that the watch delivers on the way to the newest, even if a read has already seen them."""
     for past in to_show(world, store):
         yield ("lag", store.name, str(past.revision))
 
 
 def to_show(world: World, store: Store) -> Iterator[Seen]:
-    """What the watch may still show before the newest."""
+    """Return the states that the watch may still deliver before the newest."""
     if world.spend("lag") and not store.blank:
         yield from (past for past in world.past if store.watched < past.revision < world.watch_revision)
 
 
 def lag(world: World, store: Store, revision: int) -> None:
-    """The watch comes as far as this."""
+    """Deliver this state by the watch."""
     past = next(past for past in world.past if past.revision == revision)
     _show(store, past)
     store.watched = revision
@@ -97,7 +97,7 @@ def _deletions(world: World, store: Store) -> Iterator[Action]:
 
 
 def act(world: World, kind: str, store: Store) -> None:
-    """Do one of the above."""
+    """Apply one of these actions."""
     match kind:
         case "deliver":
             _watch(world, store)
@@ -139,12 +139,12 @@ def _delete(store: Store) -> None:
 
 
 def forswear(world: World, store: Store) -> None:
-    """The table is gone: nothing an older view asks for is started any more."""
+    """Handle the tombstone: from now on no replica of the table is started."""
     see(world, store)
 
 
 def see(world: World, store: Store) -> None:
-    """A linearizable read; a store that looks at an empty etcd sees nothing, and will look again."""
+    """Read linearizably; a store that reads an empty etcd sees nothing and reads again later."""
     _show(store, Seen(PartitionView(), None, world.watch_revision) if store.blank else world.seen())
     if not world.spend("lag"):
         store.watched = world.watch_revision
@@ -155,18 +155,18 @@ def _show(store: Store, seen: Seen) -> None:
 
 
 def _watch(world: World, store: Store) -> None:
-    """The watch catches up."""
+    """Deliver the newest state by the watch."""
     see(world, store)
     store.watched = world.watch_revision
 
 
 def read_as_leader(world: World, store: Store) -> None:
-    """The linearizable read at one revision with which a leader begins its term."""
+    """Read linearizably at one revision, as a leader does at the start of its term."""
     see(world, store)
 
 
 def group_view(world: World, store: Store) -> leader_decision.GroupView:
-    """What the store's leading replica knows of its group."""
+    """Return the group as the store's leading replica knows it."""
     me = store.replica
     assert me is not None
     applied, newest = me.applied(), me.newest()
@@ -208,7 +208,7 @@ def _lead(world: World, store: Store) -> None:
 
 
 def elect(world: World, candidate: ReplicaId) -> bool:
-    """An election for this replica: it wins, or nothing happens."""
+    """Run an election for this replica: it wins, or nothing changes."""
     me = world.reach(candidate, candidate)
     configuration = me.applied() if me is not None else None
     if me is None or configuration is None or candidate not in configuration.voter_ids():
@@ -222,20 +222,20 @@ def elect(world: World, candidate: ReplicaId) -> bool:
 
 
 def check(world: World, store: Store) -> None:
-    """Read at one revision whether the keys leave this store's replica out."""
+    """Read at one revision whether the keys exclude this store's replica."""
     assert store.replica is not None
     see(world, store)
     store.agent.clear(store.replica.id)
 
 
 def may_delete(world: World, store: Store) -> bool:
-    """Whether a leader, sure that it still leads, says that this store's replica is not in its configuration."""
+    """Whether a leader with confirmed leadership says that this store's replica is not in its configuration."""
     assert store.replica is not None
     return leaders_word(world, store.replica.id)
 
 
 def leaders_word(world: World, excluded: ReplicaId) -> bool:
-    """The answer of whoever can prove now that it leads."""
+    """Return the answer of a replica that can prove its leadership now."""
     for other in world.replicas():
         applied, newest = other.applied(), other.newest()
         if not other.leading or applied is None or newest is None or not world.stores[other.id[0]].reachable:
@@ -253,7 +253,7 @@ def _confirmation(world: World, store: Store) -> Txn | None:
 
 
 def on_result(world: World, store: Store, flight: InFlight, result: TxnResult) -> None:
-    """The answer to a transaction this sidecar waited for."""
+    """Handle the result of this sidecar's transaction."""
     store.waiting = 0
     if flight.what != "confirm":
         store.agent.answered(result, revision=world.watch_revision)

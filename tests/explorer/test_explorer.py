@@ -1,4 +1,4 @@
-"""The protocol survives the explorer, and the explorer is worth surviving."""
+"""The protocol passes the explorer, and the explorer finds all known bugs."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tests.explorer import scenarios, search
 from tests.explorer.mutations import MUTATIONS, Mutation, by_name
 from tests.explorer.raft import Entry, Replica, replicate
 from tests.explorer.search import Failure
-from tests.explorer.world import Scenario, Wish
+from tests.explorer.world import Scenario, Target
 
 
 @pytest.mark.parametrize("schedule", search.SCHEDULES)
 @pytest.mark.parametrize("name", scenarios.SMALL)
-def test_every_single_departure(name: str, schedule: str) -> None:
-    """Whatever one thing goes differently, wherever it does, nothing breaks and the last wish comes true."""
+def test_every_single_deviation(name: str, schedule: str) -> None:
+    """With any single deviation from the usual schedule, no invariant breaks and the last target is reached."""
     result = search.exhaust(scenarios.SMALL[name], deviations=1, schedule=schedule)
     assert result.failure is None, str(result.failure)
     assert result.complete
     assert result.states > 100
 
 
-def test_every_pair_of_departures() -> None:
-    """A leader that moves a one-replica partition away survives any two things going differently."""
+def test_every_pair_of_deviations() -> None:
+    """Moving a one-replica partition tolerates any two deviations from the usual schedule."""
     scenario = msgspec.structs.replace(scenarios.SMALL["hand over"], budget={"desired": 1, "crash": 1, "mute": 1})
     result = search.exhaust(scenario, deviations=2)
     assert result.failure is None, str(result.failure)
@@ -36,15 +36,15 @@ def test_every_pair_of_departures() -> None:
 
 @pytest.mark.parametrize("block", range(4))
 def test_random_walks(block: int) -> None:
-    """Long random walks through larger worlds with all faults end well."""
+    """Long random walks through larger worlds with all faults settle without a violation."""
     for seed in range(block * 120, block * 120 + 120):
         rng = random.Random(seed)
         failure, _ = search.walk(scenarios.draw(rng), rng, steps=rng.randint(20, 200))
         assert failure is None, f"seed {seed}: {failure}"
 
 
-def test_a_snapshot_takes_nothing_from_a_log_that_has_it() -> None:
-    """What a follower has acknowledged stays, however far back its leader's log begins."""
+def test_a_follower_keeps_acknowledged_entries() -> None:
+    """A follower keeps its acknowledged entries, no matter where its leader's log starts."""
     genesis = Configuration((Peer("a", "v", 1), Peer("b", "v", 1)))
     leader, follower = Replica(("a", 1), genesis), Replica(("b", 1), genesis)
     leader.log = follower.log = (Entry(1), Entry(1, write=1), Entry(1, write=2))
@@ -58,7 +58,7 @@ def test_a_snapshot_takes_nothing_from_a_log_that_has_it() -> None:
 
 
 def find(mutation: Mutation, walks: int = 4000) -> tuple[Failure | None, int]:
-    """Walk until the bug shows; how it did, and after how many walks."""
+    """Walk until the bug is found; return the failure and the number of walks."""
     for seed in range(walks):
         rng = random.Random(seed)
         scenario = mutation.scenario or scenarios.draw(rng)
@@ -70,7 +70,7 @@ def find(mutation: Mutation, walks: int = 4000) -> tuple[Failure | None, int]:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_mutation_is_found(mutation: Mutation) -> None:
-    """Each known bug, put back, is found; the same walks without it end well."""
+    """Each known bug is found when inserted; the same walks without it end without a failure."""
     with mutation.patch():
         failure, seed = find(mutation)
         assert failure is not None, f"nothing noticed that {mutation.says}"
@@ -94,7 +94,9 @@ def test_failures_replay_from_their_trace() -> None:
 
 def test_walks_repeat_exactly() -> None:
     """The same seed takes the same steps; another seed takes others."""
-    scenario = Scenario(stores=("a", "b", "c"), wishes=(Wish(("a",)), Wish(("b", "c"))), budget=scenarios.EVERYTHING)
+    scenario = Scenario(
+        stores=("a", "b", "c"), targets=(Target(("a",)), Target(("b", "c"))), budget=scenarios.EVERYTHING
+    )
     first, second, other = (search.walk(scenario, random.Random(seed), steps=80)[1] for seed in (7, 7, 8))
     assert first == second
     assert first != other

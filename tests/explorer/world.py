@@ -1,4 +1,4 @@
-"""Everything there is: metastore, stores, operators, what is in flight, and what may happen next."""
+"""The state of a run: metastore, stores, operators, transactions in flight, and possible actions."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ Action = tuple[str, ...]
 T = TypeVar("T")
 
 
-class Wish(NamedTuple):
-    """What the user asks for: voters and learners by store; no store at all is nonsense, None drops the table."""
+class Target(NamedTuple):
+    """The user's target: voters and learners by store; an empty one is invalid, and None drops the table."""
 
     voters: tuple[str, ...] | None
     learners: tuple[str, ...] = ()
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run starts from and how much may happen to it."""
+    """The start of a run, and the budget of its faults."""
 
     stores: tuple[str, ...]
-    wishes: tuple[Wish, ...]
-    """The first is the table's beginning; the others may follow in any order."""
+    targets: tuple[Target, ...]
+    """The first is the target at creation; the others may follow in any order."""
     mode: Retarget = Retarget.ADJUST
     ready: bool = True
-    """Begin with the table created and its replicas running."""
+    """Start with the table created and its replicas running."""
     budget: dict[str, int] = {}
-    """How often each kind of fault or user action may happen; what is not listed may not."""
+    """The maximum number of each fault or user action; unlisted ones do not occur."""
 
 
 class InFlight(NamedTuple):
-    """A transaction sent and not yet answered; `boot` tells whether its sender has restarted since."""
+    """A transaction that was sent and not yet answered; `boot` shows whether its sender has restarted since."""
 
     number: int
     sender: str
@@ -66,7 +66,7 @@ class InFlight(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """What a sidecar may get to see: the partition's keys and, where it is ready, its table."""
+    """What a sidecar can see: the partition's keys and, if it is ready, its table."""
 
     view: PartitionView
     table: SeenTable | None
@@ -74,7 +74,7 @@ class Seen(NamedTuple):
 
 
 class Store:
-    """A store: its disk, its process, and its sidecar's agent, which is the real one."""
+    """A store: its disk, its process, and its sidecar's real agent."""
 
     __slots__ = (
         "agent", "blank", "boot", "cut", "lost", "name", "paused", "refusing", "remembered", "replica", "up",
@@ -85,7 +85,7 @@ class Store:
         self.name = name
         self.lost = False
         self.refusing = False
-        """Whether the volume has followed another metastore than the one that answers."""
+        """Whether the volume has followed another metastore than the present one."""
         self.replica: Replica | None = None
         self.boot = 0
         self.cut = False
@@ -93,17 +93,17 @@ class Store:
         self.start_process()
 
     def mount(self, number: int) -> None:
-        """An empty volume, the store's first, second and so on."""
+        """Return an empty volume, the store's n-th."""
         self.agent = PartitionAgent(PARTITION, RECORD, store=self.name, volume=f"{self.name}-{number}")
 
     def start_process(self) -> None:
-        """A fresh process: everything that was in memory is gone."""
+        """Start a new process without any volatile state."""
         self.boot += 1
         self.up = True
         self.paused = False
         self.blank = False
         self.watched = 0
-        """How far the watch has come; a read may be ahead of it."""
+        """Return the revision of the watch; a read may be ahead of it."""
         self.waiting = 0
         self.remembered: PartitionView | None = None
         self.agent.restart()
@@ -130,17 +130,17 @@ class Store:
 
     @property
     def reachable(self) -> bool:
-        """Whether other stores' messages arrive."""
+        """Whether messages of other stores arrive."""
         return self.running and not self.cut
 
     @property
     def leader(self) -> Replica | None:
-        """Its replica, if that believes to lead."""
+        """Return the store's replica if it considers itself the leader."""
         return self.replica if self.running and self.replica is not None and self.replica.leading else None
 
 
 class Operator:
-    """One of the two operators: stateless but for the epoch it holds and what it waits for."""
+    """One of the two operators: stateless except for its epoch and its transaction in flight."""
 
     __slots__ = ("boot", "epoch_mod", "name", "waiting")
 
@@ -157,7 +157,7 @@ class Operator:
 
 
 class World:
-    """The whole state; `sidecars`, `operators` and `faults` add what happens in it."""
+    """The whole state; `sidecars`, `operators` and `faults` define its actions."""
 
     __slots__ = (
         "asked",
@@ -190,24 +190,24 @@ class World:
         self.operators = {name: Operator(name) for name in ("o1", "o2")}
         self.flights: list[InFlight] = []
         self.flown = 0
-        self.desired = scenario.wishes[0]
+        self.desired = scenario.targets[0]
         self.budget = dict(scenario.budget)
         self.watch_revision = 0
         self.past: tuple[Seen, ...] = ()
-        """The last few states of the partition's keys, which a watch that lags or a careless reader may show."""
+        """The last states of the partition's keys, which a lagging watch or a stale read may return."""
         self.committed: dict[int, Entry] = {}
-        """What any replica ever committed, by index: it must stay so for ever."""
+        """All committed entries by index; they must never change."""
         self.terms: dict[int, ReplicaId] = {}
-        """Who led each term."""
+        """The leader of each term."""
         self.wiped: frozenset[ReplicaId] = frozenset()
-        """Replicas that a fault took away, as opposed to those the protocol deleted."""
+        """Replicas removed by a fault, as opposed to those deleted by the protocol."""
         self.trigger = 0
         self.planned = 0
-        """The newest plan that was handled, as the Table's status remembers it."""
+        """The newest handled plan, as recorded in the Table's status."""
         self.request = 0
-        """Adoptions that the user has asked for."""
+        """Adoptions that the user has requested."""
         self.asked = True
-        """Whether the last one is of the metastore that answers now."""
+        """Whether the last one is for the present metastore."""
         self.backup: Mvcc | None = None
         self.writes = 0
         self.cache: dict[str, object] = {}
@@ -233,7 +233,7 @@ class World:
     # -- metastore ---------------------------------------------------------------------------------------------------
 
     def run(self, txn: Txn) -> TxnResult:
-        """Execute a transaction now."""
+        """Run a transaction now."""
         before = self.metastore.revision
         result = self.metastore.txn(txn)
         if self.metastore.revision != before and any(
@@ -244,13 +244,13 @@ class World:
         return result
 
     def send(self, sender: Store | Operator, what: str, txn: Txn) -> None:
-        """Put a transaction on its way; it lands, or not, at any later time."""
+        """Send a transaction; it arrives, or not, at any later time."""
         self.flown += 1
         sender.waiting = self.flown
         self.flights.append(InFlight(self.flown, sender.name, sender.boot, what, txn))
 
     def derived(self, name: str, derive: Callable[[], T]) -> T:
-        """What follows from the metastore alone, worked out once per revision."""
+        """Return a value derived only from the metastore, computed once per revision."""
         if self.cached_at != self.metastore.revision:
             self.cache, self.cached_at = {}, self.metastore.revision
         if name not in self.cache:
@@ -258,7 +258,7 @@ class World:
         return self.cache[name]  # type: ignore[return-value]
 
     def view(self) -> PartitionView:
-        """The partition's keys as they are now."""
+        """Return the partition's present keys."""
         return self.derived("view", self._read_view)
 
     def _read_view(self) -> PartitionView:
@@ -266,7 +266,7 @@ class World:
         return read_partition(PARTITION, found)
 
     def seen(self) -> Seen:
-        """What a linearizable read shows."""
+        """Return what a linearizable read returns."""
         return self.derived("seen", self._read_seen)
 
     def _read_seen(self) -> Seen:
@@ -275,7 +275,7 @@ class World:
         return Seen(self.view(), SeenTable(mod, self.scenario.mode) if ready else None, self.watch_revision)
 
     def record(self) -> tuple[TableRecord | None, int]:
-        """The table's record and its mod revision."""
+        """Return the table's record and its mod revision."""
         return self.derived("record", self._read_record)
 
     def _read_record(self) -> tuple[TableRecord | None, int]:
@@ -283,22 +283,22 @@ class World:
         return (None, 0) if kv is None else (decode(TableRecord, kv.value, key=RECORD), kv.mod_revision)
 
     def register(self, store: Store) -> None:
-        """The store announces the volume it runs on."""
+        """Register the volume that the store runs on."""
         self.run(Txn(success=(Put(KEYS.store(store.name), encode(StoreRecord(volume=store.volume))),)))
 
     # -- stores ------------------------------------------------------------------------------------------------------
 
     def registered(self, name: str) -> str:
-        """The volume the store announced last; none where this metastore does not know it."""
+        """Return the volume that the store registered last; None if this metastore does not have it."""
         kv = self.metastore.get(KEYS.store(name))
         return "" if kv is None else decode(StoreRecord, kv.value, key=kv.key).volume
 
     def declared_lost(self, name: str) -> bool:
-        """Whether the operator has given up on the store as it was announced last."""
+        """Whether the operator has given up the store as registered last."""
         return name not in self.volumes()
 
     def volumes(self) -> dict[str, str]:
-        """The volume of every store that is not to be replaced."""
+        """Return the volumes of all stores that are not to be replaced."""
         return self.derived("volumes", self._read_volumes)
 
     def _read_volumes(self) -> dict[str, str]:
@@ -313,11 +313,11 @@ class World:
         return state.given_up(TABLE) and state.volume == self.registered(name)
 
     def replicas(self) -> Iterator[Replica]:
-        """Replicas of processes that run."""
+        """Return the replicas of running processes."""
         return (store.replica for store in self.stores.values() if store.running and store.replica is not None)
 
     def reach(self, origin: ReplicaId, target: ReplicaId) -> Replica | None:
-        """The replica a message from `origin` arrives at, if any."""
+        """Return the replica that a message from `origin` reaches, if any."""
         store = self.stores[target[0]]
         if store.replica is None or store.replica.id != target:
             return None
@@ -328,7 +328,7 @@ class World:
     # -- another metastore -------------------------------------------------------------------------------------------
 
     def replace_metastore(self, other: Mvcc) -> None:
-        """Another metastore answers from now on: nobody trusts it, and what was on its way is lost."""
+        """Replace the metastore: no store trusts it, and transactions in flight are lost."""
         self.metastore, self.asked = other, False
         self.cache, self.cached_at = {}, 0
         self.watch_revision, self.past = other.revision, ()
@@ -340,28 +340,28 @@ class World:
             operator.boot, operator.waiting, operator.epoch_mod = operator.boot + 1, 0, 0
 
     def forget_metastore(self, store: Store) -> None:
-        """The store's sidecar begins anew, without what it knew of any metastore."""
+        """Restart the store's sidecar without any memory of a metastore."""
         store.agent.restart()
         store.watched = store.waiting = 0
         store.remembered = None
 
     def adopted(self) -> bool:
-        """Whether the table was taken over in the adoption that the user asked for last, if there was one."""
+        """Whether the table was adopted in the user's last adoption, if there was one."""
         record, _ = self.record()
         taken = record is not None and record.adopted == str(self.request)
         return not self.request or taken or self.adoption() == str(self.request)
 
     def adoption(self) -> str:
-        """The adoption for which the metastore says that stores may follow it."""
+        """Return the adoption with which the metastore lets stores follow it."""
         kv = self.metastore.get(KEYS.adoption)
         return "" if kv is None else decode(Adoption, kv.value, key=kv.key).request
 
     def spend(self, kind: str) -> bool:
-        """Whether the budget allows this once more."""
+        """Whether the budget allows this action once more."""
         return self.budget.get(kind, 0) > 0
 
     def holds_table(self) -> Compare:
-        """What a sidecar compares of the table's record."""
+        """Return the comparison of the table's record that a sidecar uses."""
         return Compare(RECORD, "mod", "=", self.record()[1])
 
 
@@ -369,8 +369,8 @@ def _touches_watched(key: str) -> bool:
     return key in WATCHED or any(watched.startswith(key) for watched in WATCHED)
 
 
-def target_of(desired: Wish, usable: dict[str, str], stores: tuple[str, ...]) -> tuple[list[str], int]:
-    """The stores a wish comes to when some are not usable, voters first, and how many of them vote."""
+def target_of(desired: Target, usable: dict[str, str], stores: tuple[str, ...]) -> tuple[list[str], int]:
+    """Return the usable stores of a target, voters first, and the number of voters."""
     if desired.voters is None:
         return [], 0
     spares = [name for name in stores if name in usable and name not in (*desired.voters, *desired.learners)]

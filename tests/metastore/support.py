@@ -1,4 +1,4 @@
-"""What the metastore's tests share: a proxy to break connections with, and ways to wait without sleeping."""
+"""Shared test support: a proxy that breaks connections, and waiting without sleeping."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from evenkeel.metastore.etcd_settings import EtcdSettings
 from evenkeel.metastore.metastore_api import Delete, Event, Metastore, Put, Txn, TxnResult, WatchBatch
 
 FAST_ELECTIONS = ("--heartbeat-interval=20", "--election-timeout=200")
-PATIENCE = 20.0
+TIMEOUT = 20.0
 END = "zzz-end"
 
 
 class Subject(NamedTuple):
-    """A metastore under test, and the one thing tests need that the Protocol does not offer."""
+    """A metastore under test, and its compaction, which the interface does not have."""
 
     store: Metastore
     compact: Callable[[int], Awaitable[None]]
 
 
 def settings_for(*endpoints: str, **changes: Any) -> EtcdSettings:
-    """Impatient settings, so that a test of a timeout takes tenths of a second."""
+    """Return settings with short timeouts, so that a test of a timeout takes tenths of a second."""
     quick = {"request_timeout": 5.0, "connect_timeout": 0.5, "progress_interval": 0.1, "stall_timeout": 0.3}
     return EtcdSettings(endpoints=endpoints, **(quick | changes))
 
@@ -46,15 +46,15 @@ async def compact_etcd(endpoint: str, revision: int) -> None:
 
 
 def of_key(key: str) -> Callable[[Event], bool]:
-    """Whether an event is of this key."""
+    """Return a predicate for events of this key."""
     return lambda event: event.key == key
 
 
 async def events_until(watch: AsyncIterator[WatchBatch], done: Callable[[Event], bool]) -> list[Event]:
-    """All events up to and including the first one that is `done`; batches must be in order and never repeat."""
+    """Return all events up to the first that is `done`; batches must be in order and never repeat."""
     events: list[Event] = []
     revision = 0
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         async for batch in watch:
             assert batch.revision > revision, "a batch must move the revision on"
             assert all(revision < event.mod_revision <= batch.revision for event in batch.events)
@@ -66,27 +66,27 @@ async def events_until(watch: AsyncIterator[WatchBatch], done: Callable[[Event],
 
 
 async def events_until_end(watch: AsyncIterator[WatchBatch], store: Metastore, prefix: str) -> list[Event]:
-    """Every event still to come, found by writing one last key: what did not come before it never will."""
+    """Return all remaining events, by writing one last key and waiting for its event."""
     await store.txn(put(prefix + END))
     events = await events_until(watch, lambda event: event.key == prefix + END)
     return [event for event in events if event.key != prefix + END]
 
 
 def shown(events: list[Event]) -> list[tuple[str, bytes | None]]:
-    """Events as (last part of the key, value or None)."""
+    """Format events as (last part of the key, value or None)."""
     return [(event.key.rpartition("/")[2], event.kv.value if event.kv else None) for event in events]
 
 
 async def persistent_txn(store: Metastore, txn: Txn) -> TxnResult:
-    """Repeat a transaction that may be repeated until it is answered."""
-    async with asyncio.timeout(PATIENCE):
+    """Repeat a repeatable transaction until it is answered."""
+    async with asyncio.timeout(TIMEOUT):
         while True:
             with contextlib.suppress(UnreachableError):
                 return await store.txn(txn)
 
 
 class Proxy:
-    """A TCP proxy on loopback that can refuse, slam the door, cut, stall and swallow."""
+    """A TCP proxy on loopback that can refuse, close, cut, stall and drop connections."""
 
     def __init__(self, target: str) -> None:
         self.redirect(target)
@@ -100,16 +100,16 @@ class Proxy:
         self._slamming = False
         self.accepted = 0
         self.slammed = asyncio.Event()
-        """Set once somebody has been turned away at the door."""
+        """Set once a connection was refused."""
         self.swallowed = asyncio.Event()
-        """Set once an answer has been held back."""
+        """Set once a response was held back."""
 
     @property
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self._port}"
 
     async def accept(self) -> None:
-        """Listen, and let everything through."""
+        """Listen and forward everything."""
         self._flowing.set()
         self._answering.set()
         self._slamming = False
@@ -117,33 +117,33 @@ class Proxy:
             self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port)
 
     async def refuse(self) -> None:
-        """End all connections and accept no more."""
+        """Close all connections and accept no more."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
         await self.cut()
 
     async def slam(self) -> None:
-        """End all connections, and new ones as soon as they are made."""
+        """Close all connections, and new ones as soon as they are accepted."""
         self._slamming = True
         await self.cut()
 
     async def cut(self) -> None:
-        """End all connections; new ones are welcome."""
+        """Close all connections; new ones are accepted."""
         for connection in list(self._connections):
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     def redirect(self, target: str) -> None:
-        """Lead new connections elsewhere."""
+        """Forward new connections to another address."""
         self._target_port = int(target.rpartition(":")[2])
 
     def stall(self) -> None:
-        """Keep all connections open and pass nothing on."""
+        """Keep all connections open and forward nothing."""
         self._flowing.clear()
 
     def swallow_answers(self) -> None:
-        """Pass requests on and keep the answers."""
+        """Forward requests and hold back responses."""
         self._answering.clear()
 
     async def __aenter__(self) -> Proxy:

@@ -1,4 +1,4 @@
-"""What every metastore does alike; each test runs on the in-memory one and on a real etcd."""
+"""The behaviour of every metastore; each test runs on the in-memory one and on a real etcd."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from evenkeel.metastore.metastore_api import (
     unchanged,
 )
 from tests.metastore.support import (
-    PATIENCE,
+    TIMEOUT,
     Subject,
     delete,
     events_until,
@@ -33,12 +33,12 @@ from tests.metastore.support import (
 
 
 async def test_absent_key_reads_as_none(subject: Subject, prefix: str) -> None:
-    """A key nobody wrote is None."""
+    """A key that was never written is None."""
     assert await subject.store.get(prefix + "a") is None
 
 
 async def test_put_sets_all_revisions(subject: Subject, prefix: str) -> None:
-    """A key remembers when it was created, when it was changed last and how often."""
+    """A key has the revisions of its creation and its last change, and the number of changes."""
     created = await subject.store.txn(put(prefix + "a", b"1"))
     changed = await subject.store.txn(put(prefix + "a", b"2"))
     kv = await subject.store.get(prefix + "a")
@@ -49,7 +49,7 @@ async def test_put_sets_all_revisions(subject: Subject, prefix: str) -> None:
 
 
 async def test_recreated_key_starts_over(subject: Subject, prefix: str) -> None:
-    """Deleting a key ends its life: created again it is at version 1."""
+    """A key that is deleted and created again is at version 1."""
     await subject.store.txn(put(prefix + "a"))
     await subject.store.txn(delete(prefix + "a"))
     again = await subject.store.txn(put(prefix + "a"))
@@ -66,7 +66,7 @@ async def test_one_transaction_is_one_revision(subject: Subject, prefix: str) ->
 
 
 async def test_reading_makes_no_revision(subject: Subject, prefix: str) -> None:
-    """A transaction that reads, or deletes nothing, leaves the revision alone."""
+    """A transaction that only reads, or deletes nothing, does not change the revision."""
     before = await subject.store.txn(put(prefix + "a"))
     after = await subject.store.txn(Txn(success=(Get(prefix + "a"), Delete(prefix + "none"))))
     assert after.revision == before.revision
@@ -74,7 +74,7 @@ async def test_reading_makes_no_revision(subject: Subject, prefix: str) -> None:
 
 
 async def test_failed_comparison_runs_the_other_branch(subject: Subject, prefix: str) -> None:
-    """When a comparison does not hold, `failure` runs and `success` does not."""
+    """If a comparison does not hold, `failure` runs and `success` does not."""
     await subject.store.txn(put(prefix + "a", b"1"))
     txn = Txn((absent(prefix + "a"),), (Put(prefix + "a", b"2"),), (Get(prefix + "a"),))
     result = await subject.store.txn(txn)
@@ -82,8 +82,8 @@ async def test_failed_comparison_runs_the_other_branch(subject: Subject, prefix:
     assert [kv.value for kv in result.results[0].kvs] == [b"1"]
 
 
-async def test_many_reads_on_failure_see_one_moment(subject: Subject, prefix: str) -> None:
-    """However many reads a failed transaction makes, all are of the revision at which it failed."""
+async def test_many_reads_on_failure_are_of_one_revision(subject: Subject, prefix: str) -> None:
+    """All reads of a failed transaction are of the revision at which it failed."""
     keys = [f"{prefix}{number:02}" for number in range(30)]
     fails = Txn((absent(keys[0]),), (Put(keys[0], b""),), tuple(Get(key) for key in keys))
     stop = asyncio.Event()
@@ -104,7 +104,7 @@ async def test_many_reads_on_failure_see_one_moment(subject: Subject, prefix: st
 
 
 async def test_all_comparisons_must_hold(subject: Subject, prefix: str) -> None:
-    """One comparison that does not hold among many is enough."""
+    """One comparison that does not hold makes the transaction fail."""
     kv = await subject.store.get(prefix + "a")
     holds, fails = unchanged(prefix + "a", kv), Compare(prefix + "b", "version", ">", 0)
     assert (await subject.store.txn(Txn((holds, holds)))).succeeded
@@ -138,7 +138,7 @@ async def test_all_comparisons_must_hold(subject: Subject, prefix: str) -> None:
     ],
 )
 async def test_comparison(subject: Subject, prefix: str, compare: Compare, *, holds: bool) -> None:
-    """Each field compares as a number or as bytes; an absent key has zeros and no value at all; a range, every key."""
+    """Fields compare as numbers or bytes; an absent key has zeros and no value; a range compares every key."""
     await subject.store.txn(put(prefix + "a", b"l"))
     await subject.store.txn(put(prefix + "a", b"m"))
     await subject.store.txn(put(prefix + "b", b"m"))
@@ -148,7 +148,7 @@ async def test_comparison(subject: Subject, prefix: str, compare: Compare, *, ho
 
 
 async def test_operations_see_earlier_ones(subject: Subject, prefix: str) -> None:
-    """A read inside a transaction sees what the transaction has written so far."""
+    """A read within a transaction sees its earlier writes."""
     ops = (Get(prefix, prefix=True), Put(prefix + "a", b"1"), Get(prefix, prefix=True), Delete(prefix + "b"))
     await subject.store.txn(put(prefix + "b", b"0"))
     result = await subject.store.txn(Txn(success=(*ops, Get(prefix, prefix=True))))
@@ -157,7 +157,7 @@ async def test_operations_see_earlier_ones(subject: Subject, prefix: str) -> Non
 
 
 async def test_prefix_delete(subject: Subject, prefix: str) -> None:
-    """A prefix delete removes what starts with it, nothing else, and says how many."""
+    """A prefix delete removes exactly the keys that start with it, and returns their number."""
     keys = ("a", "a/1", "a/2", "ab", "b")
     await subject.store.txn(Txn(success=tuple(Put(prefix + key, b"") for key in keys)))
     result = await subject.store.txn(delete(prefix + "a/", prefix=True))
@@ -175,7 +175,7 @@ async def test_prefix_delete(subject: Subject, prefix: str) -> None:
     ],
 )
 async def test_key_changed_twice_is_refused(subject: Subject, prefix: str, ops: tuple[Put | Delete, ...]) -> None:
-    """A branch that would change a key twice is refused, even if it is not the one to run."""
+    """A branch that would change a key twice is refused, even if the other branch would run."""
     here = tuple(
         Put(prefix + op.key, op.value) if isinstance(op, Put) else Delete(prefix + op.key, prefix=op.prefix)
         for op in ops
@@ -198,7 +198,7 @@ async def test_most_operations(subject: Subject, prefix: str) -> None:
 
 
 async def test_empty_keys_are_refused(subject: Subject) -> None:
-    """A key has at least one character."""
+    """An empty key is refused."""
     for txn in (Txn((absent(""),)), put("", b""), delete(""), Txn(success=(Get(""),))):
         with pytest.raises(RefusedError):
             await subject.store.txn(txn)
@@ -207,7 +207,7 @@ async def test_empty_keys_are_refused(subject: Subject) -> None:
 
 
 async def test_range_is_ordered_and_exact(subject: Subject, prefix: str) -> None:
-    """A range holds every key under the prefix in order, and no neighbour."""
+    """A range has every key under the prefix in order, and no others."""
     keys = [prefix + key for key in ("x", "x/1", "x/10", "x/2", "xé", "x\U0001f6f6", "y", "w")]
     await subject.store.txn(Txn(success=tuple(Put(key, key.encode()) for key in keys)))
     snapshot = await subject.store.range(prefix + "x")
@@ -216,7 +216,7 @@ async def test_range_is_ordered_and_exact(subject: Subject, prefix: str) -> None
 
 
 async def test_range_at_an_old_revision(subject: Subject, prefix: str) -> None:
-    """The past can be read as it was, deletions and overwrites undone."""
+    """A past revision can be read as it was."""
     await subject.store.txn(put(prefix + "a", b"1"))
     then = await subject.store.txn(put(prefix + "b", b"1"))
     await subject.store.txn(put(prefix + "a", b"2"))
@@ -228,7 +228,7 @@ async def test_range_at_an_old_revision(subject: Subject, prefix: str) -> None:
 
 
 async def test_range_at_a_compacted_revision(subject: Subject, prefix: str) -> None:
-    """What has been compacted cannot be read; the compacted revision itself can."""
+    """A compacted revision cannot be read, except the last compacted one."""
     await subject.store.txn(put(prefix + "a", b"1"))
     result = await subject.store.txn(put(prefix + "a", b"2"))
     await subject.compact(result.revision)
@@ -238,14 +238,14 @@ async def test_range_at_a_compacted_revision(subject: Subject, prefix: str) -> N
 
 
 async def test_range_at_a_future_revision(subject: Subject, prefix: str) -> None:
-    """The future cannot be read."""
+    """A future revision cannot be read."""
     result = await subject.store.txn(put(prefix + "a"))
     with pytest.raises(RefusedError, match="future"):
         await subject.store.range(prefix, revision=result.revision + 1)
 
 
 async def test_watch_delivers_changes_in_order(subject: Subject, prefix: str) -> None:
-    """A watch shows every change after its snapshot, in order, whole transactions together."""
+    """A watch delivers every change after its snapshot in order, with transactions undivided."""
     await subject.store.txn(put(prefix + "a", b"before"))
     watch = subject.store.watch(prefix, after=await subject.store.range(prefix))
     await subject.store.txn(put(prefix + "a", b"1"))
@@ -257,7 +257,7 @@ async def test_watch_delivers_changes_in_order(subject: Subject, prefix: str) ->
 
 
 async def test_watch_starts_in_the_past(subject: Subject, prefix: str) -> None:
-    """A watch after an old snapshot first shows what happened since."""
+    """A watch after an old snapshot first delivers the changes since."""
     snapshot = await subject.store.range(prefix)
     for value in (b"1", b"2"):
         await subject.store.txn(put(prefix + "a", value))
@@ -266,7 +266,7 @@ async def test_watch_starts_in_the_past(subject: Subject, prefix: str) -> None:
 
 
 async def test_watch_catches_up_over_a_long_history(subject: Subject, prefix: str) -> None:
-    """A history longer than etcd sends at once comes whole; a part of it does not count as all of it."""
+    """A history longer than one of etcd's messages is delivered completely."""
     snapshot = await subject.store.range(prefix)
     for _ in range(15):
         await asyncio.gather(*(subject.store.txn(put(f"{prefix}{number:02}")) for number in range(100)))
@@ -276,7 +276,7 @@ async def test_watch_catches_up_over_a_long_history(subject: Subject, prefix: st
 
 
 async def test_watch_keeps_to_its_prefix(subject: Subject, prefix: str) -> None:
-    """Changes of neighbours are not delivered."""
+    """Changes under other prefixes are not delivered."""
     watch = subject.store.watch(prefix + "x/", after=await subject.store.range(prefix + "x/"))
     for key in ("x", "x0", "x/1", "w"):
         await subject.store.txn(put(prefix + key))
@@ -284,8 +284,8 @@ async def test_watch_keeps_to_its_prefix(subject: Subject, prefix: str) -> None:
     assert shown(events) == [("1", b"")]
 
 
-async def test_watch_makes_good_for_compaction(subject: Subject, prefix: str) -> None:
-    """Where history is gone, a watch delivers the difference: last values and all deletions, each once."""
+async def test_watch_survives_compaction(subject: Subject, prefix: str) -> None:
+    """After compaction a watch delivers the difference: last values and all deletions, each once."""
     for key in ("changed", "deleted", "kept", "reborn"):
         await subject.store.txn(put(prefix + key, b"old"))
     snapshot = await subject.store.range(prefix)
@@ -308,7 +308,7 @@ async def test_watch_makes_good_for_compaction(subject: Subject, prefix: str) ->
 
 
 async def test_watch_at_the_compacted_revision_needs_no_listing(subject: Subject, prefix: str) -> None:
-    """A watch after the very revision that was compacted has lost nothing and shows every value."""
+    """A watch after the compacted revision itself loses nothing and delivers every value."""
     await subject.store.txn(put(prefix + "a", b"0"))
     snapshot = await subject.store.range(prefix)
     for value in (b"1", b"2"):
@@ -328,20 +328,20 @@ async def test_deletion_at_the_compacted_revision_is_seen(subject: Subject, pref
     assert shown(await events_until_end(watch, subject.store, prefix)) == [("a", None)]
 
 
-async def test_watch_tells_progress(subject: Subject, prefix: str, etcd_binary: EtcdBinary) -> None:
-    """A watch of a quiet prefix learns how far the store is, without events."""
+async def test_watch_reports_progress(subject: Subject, prefix: str, etcd_binary: EtcdBinary) -> None:
+    """A watch of an unchanged prefix reports the store's progress without events."""
     if etcd_binary.version < (3, 5, 8):
         pytest.skip("before 3.5.8, what etcd answers about its progress cannot be relied on (etcd #15220)")
     watch = subject.store.watch(prefix, after=await subject.store.range(prefix))
     elsewhere = await subject.store.txn(put(prefix[:-1] + "-elsewhere"))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         batch = await anext(watch)
     assert batch.events == ()
     assert batch.revision >= elsewhere.revision
 
 
 async def test_two_watches_see_the_same(subject: Subject, prefix: str) -> None:
-    """Watches do not take events from each other."""
+    """Each watch receives all events."""
     snapshot = await subject.store.range(prefix)
     watches = [subject.store.watch(prefix, after=snapshot) for _ in range(2)]
     async with asyncio.TaskGroup() as tasks:
@@ -351,7 +351,7 @@ async def test_two_watches_see_the_same(subject: Subject, prefix: str) -> None:
     assert shown(seen[0].result()) == shown(seen[1].result()) == [(str(number), b"") for number in range(10)]
 
 
-async def test_lease_takes_its_keys_along(subject: Subject, prefix: str) -> None:
+async def test_revoking_a_lease_deletes_its_keys(subject: Subject, prefix: str) -> None:
     """Revoking a lease deletes the keys bound to it in one revision, in key order."""
     lease = await subject.store.lease(60)
     for key in ("b", "a"):
@@ -378,7 +378,7 @@ async def test_key_put_again_leaves_its_lease(subject: Subject, prefix: str) -> 
 
 
 async def test_lost_lease(subject: Subject, prefix: str) -> None:
-    """A lease that is gone cannot be refreshed or used; revoking it again does nothing."""
+    """A lease that no longer exists cannot be refreshed or used; revoking it again does nothing."""
     lease = await subject.store.lease(60)
     assert await lease.refresh()
     await lease.revoke()
@@ -392,12 +392,12 @@ async def test_lost_lease(subject: Subject, prefix: str) -> None:
 
 
 async def test_cluster_id_is_stable(subject: Subject) -> None:
-    """The cluster's identity does not change from call to call."""
+    """The cluster's identity is constant."""
     assert await subject.store.cluster_id() == await subject.store.cluster_id() != 0
 
 
 async def test_many_transactions_at_once(subject: Subject, prefix: str) -> None:
-    """Concurrent increments by compare-and-swap lose none."""
+    """Concurrent increments by compare-and-swap are not lost."""
 
     async def increment() -> None:
         while True:
@@ -424,14 +424,14 @@ async def test_close_ends_watches_and_refuses_requests(subject: Subject, prefix:
     following = asyncio.create_task(follow())
     await persistent_txn(subject.store, put(prefix + "a"))
     await subject.store.close()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         await following
     with pytest.raises(MetastoreError, match="closed"):
         await subject.store.get(prefix + "a")
 
 
 async def test_abandoned_watch_leaves_nothing_behind(subject: Subject, prefix: str) -> None:
-    """A watch that is cancelled while it waits ends, and the metastore goes on."""
+    """A watch that is cancelled while it waits ends, and the metastore continues to work."""
     empty = Snapshot(prefix, (await subject.store.range(prefix)).revision, ())
     waiting = asyncio.create_task(events_until(subject.store.watch(prefix, after=empty), lambda _: False))
     await subject.store.txn(put(prefix + "a"))

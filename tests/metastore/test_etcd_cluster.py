@@ -1,4 +1,4 @@
-"""Three members: losing the leader, and a member cut off from the others, under watches and writes."""
+"""Three members: loss of the leader, and an isolated member, with watches and writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evenkeel.metastore.etcd_metastore import EtcdMetastore
 from evenkeel.metastore.etcd_server import EtcdBinary, EtcdCluster, EtcdServer
 from tests.metastore.support import (
     FAST_ELECTIONS,
-    PATIENCE,
+    TIMEOUT,
     events_until,
     persistent_txn,
     put,
@@ -29,13 +29,13 @@ async def cluster(etcd_binary: EtcdBinary, tmp_path: Path) -> AsyncIterator[Etcd
     async with EtcdCluster(tmp_path, binary=etcd_binary, extra_args=FAST_ELECTIONS) as cluster:
         yield cluster
         if etcd_binary.survives_kill:
-            # In good order the last leader would wait for a successor that is leaving, too.
+            # On SIGTERM the last leader would wait for a successor that is shutting down too.
             await asyncio.gather(*(member.kill() for member in cluster.members))
 
 
 @pytest.mark.kills_etcd
 async def test_losing_the_leader(cluster: EtcdCluster) -> None:
-    """Watch and writes go on when the leader is killed: what was acknowledged is delivered, in order and once."""
+    """If the leader is killed, watch and writes continue: acknowledged writes are delivered in order and once."""
     leader = await leader_of(cluster)
     first = [leader.endpoint, *(endpoint for endpoint in cluster.endpoints if endpoint != leader.endpoint)]
     async with EtcdMetastore(settings_for(*first, request_timeout=1.0)) as store:
@@ -55,7 +55,7 @@ async def test_losing_the_leader(cluster: EtcdCluster) -> None:
 
 
 async def test_member_without_a_majority_is_noticed(cluster: EtcdCluster) -> None:
-    """A member left alone refuses instead of answering from the past; all goes on once the others are back."""
+    """An isolated member refuses requests instead of returning stale data, and works again with the others."""
     leader = await leader_of(cluster)
     lonely, other = [member for member in cluster.members if member is not leader]
     async with EtcdMetastore(settings_for(lonely.endpoint, request_timeout=1.0)) as store:
@@ -73,9 +73,9 @@ async def test_member_without_a_majority_is_noticed(cluster: EtcdCluster) -> Non
 
 
 async def refusal(action: Callable[[], Awaitable[object]]) -> None:
-    """Repeat until the member has noticed that nobody leads, and says so."""
+    """Repeat until the member has noticed that there is no leader, and reports it."""
     said = ""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while "no leader" not in said:
             try:
                 await action()

@@ -1,4 +1,4 @@
-"""What goes over the wire, where etcd itself cannot show the difference."""
+"""Encoded requests, where etcd itself does not show the difference."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from evenkeel.metastore.metastore_api import Compare, Delete, Get, KeyValue, Put
 
 
 def test_transaction_without_operations_reads() -> None:
-    """Etcd would answer bare comparisons from a member's possibly stale state; a read makes them linearizable."""
+    """A transaction of comparisons only gets a read, which makes it linearizable."""
     request = encode_txn(Txn((absent("a"),)))
     assert len(request.success) == len(request.failure) == 1
     assert not request.success[0].request_range.serializable
 
 
 def test_reads_are_linearizable() -> None:
-    """No read asks for less."""
+    """All reads are linearizable."""
     request = encode_txn(Txn(success=(Get("a"), Get("b", prefix=True))))
     assert not any(op.request_range.serializable for op in request.success)
 
 
 def test_only_puts_and_deletes_write() -> None:
-    """What cannot change anything may be sent twice."""
+    """A transaction that changes nothing may be sent twice."""
     assert not writes(Txn((absent("a"),), (Get("a"),), (Get("b"),)))
     assert writes(Txn(success=(Get("a"), Put("a", b""))))
     assert writes(Txn(failure=(Delete("a"),)))
 
 
 def test_all_fields_compare() -> None:
-    """Each field goes to its own operand, zero included."""
+    """Each field is encoded with its own operand, also if it is zero."""
     compares = (
         Compare("k", "mod", "=", 0),
         Compare("k", "create", "<", 2),
@@ -46,13 +46,13 @@ def test_all_fields_compare() -> None:
 
 
 def test_prefix_of_everything() -> None:
-    """The empty prefix spans all text, and a longer one ends right behind its last key."""
+    """The empty prefix covers all text keys, and a longer one ends right after its last key."""
     assert prefix_bounds("") == (b"\0", b"\xff")
     assert prefix_bounds("a/") == (b"a/", b"a0")
 
 
-def test_foreign_keys_that_are_no_text() -> None:
-    """A key that is not UTF-8 is still listed, and can be named again."""
+def test_foreign_keys_that_are_not_utf8() -> None:
+    """A key that is not UTF-8 is listed and can be used again."""
     kv = decode_kv(rpc.KeyValue(key=b"a/\xfe", value=b"v", mod_revision=3, create_revision=2, version=1))
     assert kv == KeyValue("a/\udcfe", b"v", 3, 2, 1)
     assert encode_txn(Txn(success=(Delete(kv.key),))).success[0].request_delete_range.key == b"a/\xfe"

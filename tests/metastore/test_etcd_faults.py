@@ -1,4 +1,4 @@
-"""The etcd adapter on connections that break, hang or are never made, through a proxy that does it on command."""
+"""The etcd client on connections that break, hang or are refused, by a proxy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from evenkeel.metastore.etcd_metastore import EtcdMetastore
 from evenkeel.metastore.etcd_server import EtcdServer, free_port
 from evenkeel.metastore.metastore_api import Get, Txn, absent
 from tests.metastore.support import (
-    PATIENCE,
+    TIMEOUT,
     Proxy,
     compact_etcd,
     delete,
@@ -27,7 +27,7 @@ from tests.metastore.support import (
 
 @pytest.fixture
 async def direct(shared_server: EtcdServer) -> AsyncIterator[EtcdMetastore]:
-    """A metastore on an undisturbed connection."""
+    """Return a metastore on an undisturbed connection."""
     async with EtcdMetastore(settings_for(shared_server.endpoint)) as store:
         yield store
 
@@ -40,7 +40,7 @@ async def proxy(shared_server: EtcdServer) -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 async def store(proxy: Proxy) -> AsyncIterator[EtcdMetastore]:
-    """A metastore behind the proxy."""
+    """Return a metastore behind the proxy."""
     async with EtcdMetastore(settings_for(proxy.endpoint)) as store:
         yield store
 
@@ -48,7 +48,7 @@ async def store(proxy: Proxy) -> AsyncIterator[EtcdMetastore]:
 async def test_watch_survives_cut_connections(
     direct: EtcdMetastore, proxy: Proxy, store: EtcdMetastore, prefix: str
 ) -> None:
-    """Changes made while a watch is cut off come once it is back, none missed and none twice."""
+    """Changes during a disconnect are delivered after the reconnect, exactly once."""
     watch = store.watch(prefix, after=await direct.range(prefix))
     seen = []
     for number in range(3):
@@ -64,7 +64,7 @@ async def test_watch_survives_cut_connections(
 async def test_watch_survives_compaction_while_cut_off(
     direct: EtcdMetastore, proxy: Proxy, store: EtcdMetastore, shared_server: EtcdServer, prefix: str
 ) -> None:
-    """When history was compacted meanwhile, the watch delivers the difference and goes on."""
+    """If the history was compacted during a disconnect, the watch delivers the difference and continues."""
     for key in ("changed", "deleted", "kept"):
         await direct.txn(put(prefix + key, b"0"))
     watch = store.watch(prefix, after=await direct.range(prefix))
@@ -84,7 +84,7 @@ async def test_watch_survives_compaction_while_cut_off(
 async def test_watch_leaves_a_silent_endpoint(
     direct: EtcdMetastore, proxy: Proxy, shared_server: EtcdServer, prefix: str
 ) -> None:
-    """A connection that stays open but says nothing is noticed, and another endpoint takes over."""
+    """A silent connection is detected, and the watch moves to another endpoint."""
     async with EtcdMetastore(settings_for(proxy.endpoint, shared_server.endpoint)) as store:
         watch = store.watch(prefix, after=await direct.range(prefix))
         await direct.txn(put(prefix + "a"))
@@ -96,10 +96,10 @@ async def test_watch_leaves_a_silent_endpoint(
 
 
 async def test_reads_wait_for_etcd(proxy: Proxy, store: EtcdMetastore, prefix: str) -> None:
-    """A read that finds nobody at home succeeds when somebody comes in time."""
+    """A read without a reachable endpoint succeeds if one becomes reachable in time."""
     await proxy.slam()
     reading = asyncio.create_task(store.get(prefix + "a"))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         await proxy.slammed.wait()
     await proxy.accept()
     assert await reading is None
@@ -108,7 +108,7 @@ async def test_reads_wait_for_etcd(proxy: Proxy, store: EtcdMetastore, prefix: s
 async def test_reads_leave_a_silent_endpoint(
     direct: EtcdMetastore, proxy: Proxy, shared_server: EtcdServer, prefix: str
 ) -> None:
-    """A read on a hanging connection is repeated at another endpoint within its time."""
+    """A read on a hanging connection is retried at another endpoint within its timeout."""
     await direct.txn(put(prefix + "a", b"1"))
     settings = settings_for(proxy.endpoint, shared_server.endpoint, request_timeout=2.0)
     async with EtcdMetastore(settings) as store:
@@ -122,10 +122,10 @@ async def test_reads_leave_a_silent_endpoint(
 
 
 async def test_unsent_transaction_waits(proxy: Proxy, store: EtcdMetastore, prefix: str) -> None:
-    """A transaction that certainly was not sent is sent when etcd is back, once."""
+    """A transaction that was certainly not sent is sent once when etcd is reachable again."""
     await proxy.slam()
     writing = asyncio.create_task(store.txn(put(prefix + "a", b"1")))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         await proxy.slammed.wait()
     await proxy.accept()
     assert (await writing).succeeded
@@ -135,12 +135,12 @@ async def test_unsent_transaction_waits(proxy: Proxy, store: EtcdMetastore, pref
 
 
 async def test_transaction_after_an_idle_restart(proxy: Proxy, store: EtcdMetastore, prefix: str) -> None:
-    """A connection that ended while nobody used it costs a transaction nothing."""
+    """A connection that was lost while idle does not affect the next transaction."""
     await store.txn(put(prefix + "a", b"1"))
     connection = store._link._connection
     assert connection is not None
     await proxy.cut()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         await connection.until_lost()
     assert (await store.txn(put(prefix + "a", b"2"))).succeeded
 
@@ -148,7 +148,7 @@ async def test_transaction_after_an_idle_restart(proxy: Proxy, store: EtcdMetast
 async def test_transaction_of_unknown_outcome(
     direct: EtcdMetastore, proxy: Proxy, store: EtcdMetastore, prefix: str
 ) -> None:
-    """When the answer is lost, the error says that it may have taken effect, and it is not sent again."""
+    """If the response is lost, the error says that the outcome is unknown, and the transaction is not sent again."""
     await store.txn(put(prefix + "a", b"1"))
     watch = direct.watch(prefix, after=await direct.range(prefix))
     proxy.swallow_answers()
@@ -164,7 +164,7 @@ async def test_transaction_of_unknown_outcome(
 
 
 async def test_hanging_transaction_times_out(proxy: Proxy, prefix: str) -> None:
-    """A transaction on a hanging connection ends with its time, not later."""
+    """A transaction on a hanging connection ends with its timeout."""
     async with EtcdMetastore(settings_for(proxy.endpoint, request_timeout=0.5)) as store:
         await store.get(prefix + "a")
         proxy.stall()
@@ -176,7 +176,7 @@ async def test_hanging_transaction_times_out(proxy: Proxy, prefix: str) -> None:
 
 
 async def test_unreachable_error_says_what_to_check() -> None:
-    """Each endpoint is named with its own reason, and the message says what to look at."""
+    """The error names each endpoint with its own failure, and what to check."""
     endpoints = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
     async with EtcdMetastore(settings_for(*endpoints, request_timeout=0.5)) as store:
         with pytest.raises(UnreachableError) as caught:
@@ -189,7 +189,7 @@ async def test_unreachable_error_says_what_to_check() -> None:
 
 
 async def test_lease_is_refreshed_over_a_new_connection(proxy: Proxy, store: EtcdMetastore) -> None:
-    """A refresh is repeated like a read."""
+    """A lease refresh is retried like a read."""
     lease = await store.lease(60)
     await proxy.cut()
     assert await lease.refresh()
@@ -197,7 +197,7 @@ async def test_lease_is_refreshed_over_a_new_connection(proxy: Proxy, store: Etc
 
 
 async def test_large_prefix_is_one_revision(shared_server: EtcdServer, prefix: str) -> None:
-    """A listing in pages is of one revision, whatever is written between the pages."""
+    """A listing in pages is of one revision, even if keys are written between the pages."""
     keys = [f"{prefix}{number:02}" for number in range(20)]
     async with EtcdMetastore(settings_for(shared_server.endpoint, page_keys=3)) as store:
         for key in keys:
@@ -219,14 +219,14 @@ async def test_large_prefix_is_one_revision(shared_server: EtcdServer, prefix: s
 
 
 async def test_compaction_between_a_failed_write_and_its_reads(shared_server: EtcdServer, prefix: str) -> None:
-    """When the reads of a failed transaction come too late for its revision, it is made anew as a whole."""
+    """If the revision of a failed transaction is compacted before its reads, the whole transaction runs again."""
     keys = [f"{prefix}{number}" for number in range(8)]
     fails = Txn((absent(keys[0]),), (put(keys[0], b"2").success[0],), tuple(Get(key) for key in keys))
     async with Proxy(shared_server.endpoint) as proxy, EtcdMetastore(settings_for(proxy.endpoint)) as store:
         await store.txn(put(keys[0], b"1"))
         proxy.swallow_answers()
         writing = asyncio.create_task(store.txn(fails))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await proxy.swallowed.wait()
         async with EtcdMetastore(settings_for(shared_server.endpoint)) as direct:
             later = await direct.txn(put(keys[1], b"1"))
@@ -238,8 +238,8 @@ async def test_compaction_between_a_failed_write_and_its_reads(shared_server: Et
     assert [len(part.kvs) for part in result.results] == [1, 1, 0, 0, 0, 0, 0, 0]
 
 
-async def test_another_cluster_is_not_taken_for_ours(new_server: Callable[..., EtcdServer]) -> None:
-    """When another etcd answers at the same address, requests and watches fail instead of going on."""
+async def test_another_cluster_is_refused(new_server: Callable[..., EtcdServer]) -> None:
+    """If another etcd answers at the same address, requests and watches fail."""
     async with new_server(fsync=False) as ours, new_server(fsync=False) as other:
         async with Proxy(ours.endpoint) as proxy, EtcdMetastore(settings_for(proxy.endpoint)) as store:
             first = await store.cluster_id()
@@ -255,8 +255,8 @@ async def test_another_cluster_is_not_taken_for_ours(new_server: Callable[..., E
             assert await elsewhere.cluster_id() != first
 
 
-async def test_etcd_that_went_back_in_time_is_noticed(new_server: Callable[..., EtcdServer]) -> None:
-    """A cluster of the same identity at a lower revision has lost data: nothing goes on as if it had not."""
+async def test_a_lower_revision_is_refused(new_server: Callable[..., EtcdServer]) -> None:
+    """If a cluster of the same identity is at a lower revision, requests and watches fail."""
     ours, emptied = new_server(fsync=False), new_server(fsync=False)
     emptied.cluster_token, emptied.peer_port = ours.cluster_token, ours.peer_port
     emptied.peers = ours.peers

@@ -1,4 +1,4 @@
-"""An etcd that has used up its quota: what still works, how it shows, and how it takes writes again."""
+"""An etcd that has used up its quota: what still works, how it is reported, and how space is freed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TINY = f"--quota-backend-bytes={2 << 20}"
 
 
 async def fill(store: EtcdMetastore) -> None:
-    """Write one key again and again, until its history has used up the quota."""
+    """Write one key repeatedly until its history has used up the quota."""
     with contextlib.suppress(NoSpaceError):
         for _ in range(200):
             await store.txn(put("/filling", bytes(100_000)))
@@ -36,8 +36,8 @@ async def full(new_server: Callable[..., EtcdServer]) -> AsyncIterator[EtcdServe
         yield server
 
 
-async def test_a_full_etcd_says_so_and_goes_on_as_far_as_it_can(full: EtcdServer) -> None:
-    """Writes and new leases are refused by an error of their own; reads, deletions and probes are not."""
+async def test_a_full_etcd_refuses_only_writes(full: EtcdServer) -> None:
+    """Writes and new leases fail with NoSpaceError; reads, deletions and probes succeed."""
     async with EtcdMetastore(settings_for(full.endpoint)) as store:
         assert "NOSPACE" in await store.full()
         with pytest.raises(NoSpaceError, match="alarm NOSPACE"):
@@ -49,8 +49,8 @@ async def test_a_full_etcd_says_so_and_goes_on_as_far_as_it_can(full: EtcdServer
         await full.ready(within=5)
 
 
-async def test_leases_live_on_in_a_full_etcd(new_server: Callable[..., EtcdServer]) -> None:
-    """So a store that was registered stays so."""
+async def test_leases_can_be_refreshed_in_a_full_etcd(new_server: Callable[..., EtcdServer]) -> None:
+    """Leases can be refreshed, so a registered store stays registered."""
     async with new_server(extra_args=(TINY,)) as server, EtcdMetastore(settings_for(server.endpoint)) as store:
         lease = await store.lease(5)
         await store.txn(put("/leased", lease=lease.id))
@@ -59,13 +59,13 @@ async def test_leases_live_on_in_a_full_etcd(new_server: Callable[..., EtcdServe
 
 
 async def test_a_full_etcd_starts_again(full: EtcdServer) -> None:
-    """Whoever waits for it waits for reads, not for space."""
+    """A full etcd can be restarted: it becomes ready, because readiness depends on reads only."""
     await full.terminate()
     await full.start(within=20)
 
 
 async def test_space_is_freed(full: EtcdServer) -> None:
-    """After that it takes writes, its file is small, and a watch has missed nothing; there is nothing to do twice."""
+    """After relief etcd accepts writes, its file is small, watches missed nothing, and a second relief does nothing."""
     database = full.data_dir / "data" / "member" / "snap" / "db"
     before = database.stat().st_size
     async with EtcdMetastore(settings_for(full.endpoint)) as store, Maintenance(full.settings()) as maintenance:
@@ -80,7 +80,7 @@ async def test_space_is_freed(full: EtcdServer) -> None:
 
 
 async def test_a_watch_that_is_behind_survives_the_compaction(full: EtcdServer) -> None:
-    """Where its history is gone it is told the difference."""
+    """A watch whose history was compacted by the relief delivers the difference."""
     async with EtcdMetastore(settings_for(full.endpoint)) as store, Maintenance(full.settings()) as maintenance:
         before = await store.range("/filling")
         await store.txn(delete("/filling"))
@@ -89,8 +89,8 @@ async def test_a_watch_that_is_behind_survives_the_compaction(full: EtcdServer) 
         assert [event.kv for event in await events_until(watch, of_key("/filling"))] == [None]
 
 
-async def test_the_alarm_stays_where_nothing_can_be_freed(new_server: Callable[..., EtcdServer]) -> None:
-    """Disarmed, it would be raised by the next write; what was deleted since makes the difference."""
+async def test_the_alarm_stays_if_nothing_can_be_freed(new_server: Callable[..., EtcdServer]) -> None:
+    """If relief frees too little, the alarm stays; after deletions it succeeds."""
     async with new_server(extra_args=(TINY,)) as server, EtcdMetastore(settings_for(server.endpoint)) as store:
         with contextlib.suppress(NoSpaceError):
             for number in range(200):
@@ -105,11 +105,11 @@ async def test_the_alarm_stays_where_nothing_can_be_freed(new_server: Callable[.
 
 
 def test_attempts_become_rare() -> None:
-    """Each waits twice as long as the one before, up to a limit; after a long calm the next is made at once."""
+    """Each wait is twice the last, up to a limit; after a long pause the next attempt is immediate."""
     schedule, attempts = ReliefSchedule(), []
-    for look in range(300):
+    for check in range(300):
         if schedule.due():
-            attempts.append(look)
+            attempts.append(check)
             schedule.attempted()
     waits = [later - earlier for earlier, later in itertools.pairwise(attempts)]
     assert (attempts[0], waits) == (0, [2, 4, 8, 16, 32, 64, 64, 64])
@@ -119,7 +119,7 @@ def test_attempts_become_rare() -> None:
 
 
 async def test_every_member_is_defragmented(etcd_binary: EtcdBinary, tmp_path: Path) -> None:
-    """One after the other; one that is away holds up nobody, and is taken care of when it is back."""
+    """Members are defragmented one by one; an unreachable member does not block the others and is done later."""
     async with EtcdCluster(tmp_path, binary=etcd_binary, extra_args=(*FAST_ELECTIONS, TINY)) as cluster:
         files = [member.data_dir / "data" / "member" / "snap" / "db" for member in cluster.members]
         settings = settings_for(*cluster.endpoints)

@@ -1,4 +1,4 @@
-"""The etcd adapter while the server itself goes away and comes back."""
+"""The etcd client during restarts of the server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ways = pytest.mark.parametrize("way", ["terminate", pytest.param("kill", marks=p
 
 @ways
 async def test_watch_survives_restarts(new_server: Callable[..., EtcdServer], way: str) -> None:
-    """A watch goes on over restarts of the server: nothing missed, nothing twice."""
+    """A watch continues across server restarts and delivers each change once."""
     async with new_server() as server, EtcdMetastore(settings_for(server.endpoint)) as store:
         watch = store.watch("/w/", after=await store.range("/w/"))
         seen = []
@@ -48,7 +48,7 @@ async def test_watch_survives_restarts(new_server: Callable[..., EtcdServer], wa
 
 @ways
 async def test_watch_survives_restart_and_compaction(new_server: Callable[..., EtcdServer], way: str) -> None:
-    """History compacted before the watch is back is made good by the difference."""
+    """History that was compacted during the restart is replaced by the difference."""
     async with (
         new_server() as server,
         Proxy(server.endpoint) as proxy,
@@ -73,7 +73,7 @@ async def test_watch_survives_restart_and_compaction(new_server: Callable[..., E
 
 @ways
 async def test_acknowledged_writes_survive(new_server: Callable[..., EtcdServer], way: str) -> None:
-    """What was acknowledged before and between restarts is there afterwards."""
+    """Writes acknowledged before and between restarts are kept."""
     acknowledged: set[str] = set()
     written, stop = asyncio.Event(), asyncio.Event()
 
@@ -100,8 +100,8 @@ async def test_acknowledged_writes_survive(new_server: Callable[..., EtcdServer]
     assert acknowledged <= kept
 
 
-async def test_watch_lets_a_leaving_server_go(new_server: Callable[..., EtcdServer]) -> None:
-    """A server that shuts down need not wait, as it would for five seconds, for a watch that stays connected."""
+async def test_watch_disconnects_from_a_server_that_shuts_down(new_server: Callable[..., EtcdServer]) -> None:
+    """A watch disconnects when the server shuts down, so the shutdown does not wait five seconds for it."""
     server = new_server(fsync=False)
     async with server, EtcdMetastore(settings_for(server.endpoint, progress_interval=60)) as store:
         watch = store.watch("", after=await store.range(""))
@@ -116,7 +116,7 @@ async def test_watch_lets_a_leaving_server_go(new_server: Callable[..., EtcdServ
 
 
 async def test_lease_survives_a_restart(new_server: Callable[..., EtcdServer]) -> None:
-    """A lease and its keys outlive a restart of the server."""
+    """A lease and its keys survive a server restart."""
     async with new_server() as server, EtcdMetastore(settings_for(server.endpoint)) as store:
         lease = await store.lease(60)
         await store.txn(put("a", b"", lease=lease.id))
@@ -128,7 +128,7 @@ async def test_lease_survives_a_restart(new_server: Callable[..., EtcdServer]) -
 
 
 async def test_another_etcd_is_refused_until_the_old_one_is_forgotten(new_server: Callable[..., EtcdServer]) -> None:
-    """An empty one at the same address: no request goes to it before the caller, who knows better, says so."""
+    """An empty etcd at the same address gets no request until the caller accepts it."""
     first = new_server()
     async with EtcdMetastore(settings_for(first.endpoint)) as store:
         async with first:

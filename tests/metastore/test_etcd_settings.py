@@ -1,4 +1,4 @@
-"""Settings that cannot work are refused before anything is tried."""
+"""Validation of settings."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from evenkeel.metastore.etcd_settings import EtcdSettings
     ],
 )
 def test_unusable_settings(changes: dict[str, Any], problem: str) -> None:
-    """The error names the setting and what would be right."""
+    """The error names the setting and the allowed values."""
     with pytest.raises(InvalidInputError, match=problem):
         EtcdSettings(**changes)
 
 
 def test_password_is_not_shown() -> None:
-    """Settings may be logged."""
+    """The representation of settings has no password, so that they can be logged."""
     assert "secret" not in repr(EtcdSettings(user="keel", password="secret"))
 
 
 def test_ipv6_endpoint() -> None:
-    """An address in brackets is an address."""
+    """An IPv6 address in brackets is accepted."""
     assert EtcdSettings(endpoints=("https://[::1]:2379",)).endpoints == ("https://[::1]:2379",)

@@ -1,4 +1,4 @@
-"""The in-memory metastore's leases on a clock that only the test moves, and the keep-alive helper."""
+"""The in-memory metastore's leases on a virtual clock, and `keep_alive`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.metastore.support import events_until, put, shown
 
 
 async def test_lease_expires_by_the_clock() -> None:
-    """A lease that is not refreshed takes its keys along when its time is up, and not before."""
+    """A lease that is not refreshed deletes its keys when it expires, and not before."""
     clock = VirtualClock()
     async with MemoryMetastore(clock=clock) as store:
         lease = await store.lease(10)
@@ -26,8 +26,8 @@ async def test_lease_expires_by_the_clock() -> None:
         assert not await lease.refresh()
 
 
-async def test_refresh_starts_the_time_anew() -> None:
-    """Each refresh gives a whole time to live."""
+async def test_refresh_restarts_the_time_to_live() -> None:
+    """Each refresh restarts the full time to live."""
     clock = VirtualClock()
     async with MemoryMetastore(clock=clock) as store:
         lease = await store.lease(10)
@@ -39,7 +39,7 @@ async def test_refresh_starts_the_time_anew() -> None:
 
 
 async def test_expiry_wakes_watches() -> None:
-    """A watch sees keys vanish with their lease without anybody touching the store."""
+    """A watch delivers the deletions of an expired lease."""
     clock = VirtualClock()
     async with MemoryMetastore(clock=clock) as store:
         lease = await store.lease(10)
@@ -51,7 +51,7 @@ async def test_expiry_wakes_watches() -> None:
 
 
 async def test_system_clock_ends_leases_too() -> None:
-    """Without a clock of the test's own, leases end by the event loop's time."""
+    """Without a given clock, leases expire by the event loop's time."""
     async with MemoryMetastore() as store:
         lease = await store.lease(0.01)
         await store.txn(put("a", b"", lease=lease.id))
@@ -60,7 +60,7 @@ async def test_system_clock_ends_leases_too() -> None:
 
 
 async def test_keep_alive_keeps_a_lease() -> None:
-    """A lease lives far past its time while it is kept alive, and ends when nobody does so any more."""
+    """A lease lives while it is kept alive, and expires afterwards."""
     clock = VirtualClock()
     async with MemoryMetastore(clock=clock) as store:
         lease = await store.lease(9)
@@ -76,8 +76,8 @@ async def test_keep_alive_keeps_a_lease() -> None:
         assert await store.get("a") is None
 
 
-async def test_keep_alive_says_when_a_lease_is_lost() -> None:
-    """A lease revoked elsewhere ends its keep-alive with an error."""
+async def test_keep_alive_raises_if_a_lease_is_lost() -> None:
+    """If a lease is revoked, its keep-alive raises an error."""
     clock = VirtualClock()
     async with MemoryMetastore(clock=clock) as store:
         lease = await store.lease(9)
@@ -103,11 +103,11 @@ class UnreachableLease:
         return True
 
     async def revoke(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 async def test_keep_alive_gives_up_after_one_time_to_live() -> None:
-    """A metastore out of reach is asked again until the lease must be considered lost, not longer."""
+    """Refreshes to an unreachable metastore are retried until the lease must be considered lost."""
     clock = VirtualClock()
     lease = UnreachableLease(answers=2)
     keeping = asyncio.create_task(keep_alive(lease, clock=clock))

@@ -1,4 +1,4 @@
-"""Mvcc beyond what the conformance suite says through `MemoryMetastore`: clones, history and leases as data."""
+"""Mvcc beyond the conformance tests: clones, history and leases."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tests.metastore.support import delete, put
 
 
 def test_empty_store_is_at_revision_one() -> None:
-    """As etcd's."""
+    """An empty store is at revision 1, as in etcd."""
     assert Mvcc().revision == 1
     assert Mvcc().range("").kvs == ()
 
 
-def test_clone_goes_its_own_way() -> None:
-    """Neither a clone nor its origin sees what the other does afterwards."""
+def test_clones_are_independent() -> None:
+    """A clone and its origin do not see each other's later changes."""
     origin = Mvcc()
     origin.txn(put("a", b"1"))
     lease = origin.grant_lease()
@@ -32,7 +32,7 @@ def test_clone_goes_its_own_way() -> None:
 
 
 def test_changes_since_a_revision() -> None:
-    """History is per prefix and exact."""
+    """Changes are filtered by prefix, and exact."""
     store = Mvcc()
     store.txn(put("a/1", b"1"))
     store.txn(Txn(success=(Put("b/1", b"2"), Delete("a/1"))))
@@ -42,8 +42,8 @@ def test_changes_since_a_revision() -> None:
     assert store.changes("", 3) == []
 
 
-def test_compaction_forgets() -> None:
-    """What is compacted can be neither read nor listed, and cannot be compacted again."""
+def test_compaction_removes_history() -> None:
+    """A compacted revision can be neither read nor listed nor compacted again."""
     store = Mvcc()
     for value in (b"1", b"2", b"3"):
         store.txn(put("a", value))
@@ -84,7 +84,7 @@ def test_expired_lease_is_a_revoked_one() -> None:
 
 
 def test_lease_ids_are_unique() -> None:
-    """A given id is used once; ids of its own keep clear of given ones."""
+    """A given lease id can be used once; generated ids avoid given ones."""
     store = Mvcc()
     assert store.grant_lease(1) == 1
     assert store.grant_lease() == 2
@@ -94,13 +94,13 @@ def test_lease_ids_are_unique() -> None:
 
 @pytest.mark.parametrize("compare", [Compare("a", "mod", "=", b"1"), Compare("a", "value", "=", 1)])
 def test_operand_of_the_wrong_kind_is_refused(compare: Compare) -> None:
-    """Numbers compare with numbers and values with bytes; anything else is a mistake, not a "no"."""
+    """Comparing a number with bytes or a value with a number is refused."""
     with pytest.raises(RefusedError):
         Mvcc().txn(Txn((compare,)))
 
 
 def test_refused_transaction_changes_nothing() -> None:
-    """Checks come before the first change."""
+    """A refused transaction changes nothing."""
     store = Mvcc()
     for txn in (
         Txn(success=(Put("a", b""), Put("a", b""))),

@@ -1,4 +1,4 @@
-"""The epoch's fence, on every metastore."""
+"""Fencing by the epoch, on every metastore."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.metastore.support import Subject, delete, events_until, put, shown
 
 
 async def test_holder_writes(subject: Subject, prefix: str) -> None:
-    """Whoever took the epoch last can write, and reads results as if there were no fence."""
+    """The operator that took the epoch last can write, and gets results as without a fence."""
     epoch = await acquire_epoch(subject.store, prefix + "epoch", "one")
     store = FencedMetastore(subject.store, epoch)
     taken = Txn((absent(prefix + "a"),), (Put(prefix + "a", b"1"),), (Get(prefix + "a"),))
@@ -22,7 +22,7 @@ async def test_holder_writes(subject: Subject, prefix: str) -> None:
 
 
 async def test_predecessor_is_fenced(subject: Subject, prefix: str) -> None:
-    """Once a successor took the epoch, nothing its predecessor sends takes effect, and it is told why."""
+    """Once a successor took the epoch, its predecessor's writes fail with FencedError."""
     first = await acquire_epoch(subject.store, prefix + "epoch", "one")
     second = await acquire_epoch(subject.store, prefix + "epoch", "two")
     assert first.mod_revision < second.mod_revision
@@ -32,16 +32,16 @@ async def test_predecessor_is_fenced(subject: Subject, prefix: str) -> None:
     assert (await FencedMetastore(subject.store, second).txn(put(prefix + "a"))).succeeded
 
 
-async def test_same_holder_fences_its_former_self(subject: Subject, prefix: str) -> None:
-    """A restarted operator has a new epoch, and a late write of its former life fails."""
+async def test_a_restarted_holder_is_fenced(subject: Subject, prefix: str) -> None:
+    """A restarted operator has a new epoch, and late writes of its former process fail."""
     before = await acquire_epoch(subject.store, prefix + "epoch", "one")
     await acquire_epoch(subject.store, prefix + "epoch", "one")
     with pytest.raises(FencedError):
         await FencedMetastore(subject.store, before).txn(put(prefix + "a"))
 
 
-async def test_deleted_epoch_fences_everybody(subject: Subject, prefix: str) -> None:
-    """Without the key nobody is in charge."""
+async def test_a_deleted_epoch_fences_all_operators(subject: Subject, prefix: str) -> None:
+    """If the epoch key is deleted, writes fail."""
     epoch = await acquire_epoch(subject.store, prefix + "epoch", "one")
     await subject.store.txn(delete(prefix + "epoch"))
     with pytest.raises(FencedError, match="deleted"):
@@ -62,8 +62,8 @@ async def test_room_for_the_fence(subject: Subject, prefix: str) -> None:
     assert len((await store.txn(txn)).results) == MAX_TXN_OPS - 1
 
 
-async def test_all_else_passes_through(subject: Subject, prefix: str) -> None:
-    """Reads, watches and leases need no epoch, so a fenced operator can still look."""
+async def test_other_calls_are_not_fenced(subject: Subject, prefix: str) -> None:
+    """Reads, watches and leases need no epoch, so a fenced operator can still read."""
     epoch = await acquire_epoch(subject.store, prefix + "epoch", "one")
     await acquire_epoch(subject.store, prefix + "epoch", "two")
     store = FencedMetastore(subject.store, epoch)

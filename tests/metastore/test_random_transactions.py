@@ -1,6 +1,6 @@
-"""The same random transactions on Mvcc and on a real etcd: every answer and the whole history must agree.
+"""The same random transactions on Mvcc and on a real etcd: all results and the whole history must be equal.
 
-This is what allows the simulations and the explorer to trust their metastore.
+The simulations and the explorer rely on this.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VALUES = (b"", b"x", b"y", b"\x00\xff")
 
 
 class Pair:
-    """Mvcc and etcd side by side, given the same work."""
+    """Mvcc and etcd, given the same operations."""
 
     def __init__(self, etcd: EtcdMetastore, server: EtcdServer, rng: random.Random) -> None:
         self.mvcc = Mvcc()
@@ -100,7 +100,7 @@ class Pair:
 async def outcome(
     action: Callable[[], object],
 ) -> TxnResult | Snapshot | type[MetastoreError] | object:
-    """What an action answered, or the kind of error it raised."""
+    """Return an action's result, or the type of its error."""
     try:
         result = action()
         return await result if hasattr(result, "__await__") else result
@@ -117,14 +117,14 @@ async def revoke_in_etcd(endpoint: str, lease: int) -> None:
 
 
 async def history_of_etcd(etcd: EtcdMetastore, after: int) -> list[Event]:
-    """What a watch of everything shows from one revision on."""
+    """Return the events of a watch of all keys since one revision."""
     watch = etcd.watch("", after=Snapshot("", after, ()))
     return await events_until(watch, lambda event: event.key == END)
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_mvcc_answers_as_etcd_does(new_server: Callable[..., EtcdServer], seed: int) -> None:
-    """Hundreds of random transactions, old reads, leases and compactions end alike, one by one and in sum."""
+async def test_mvcc_behaves_like_etcd(new_server: Callable[..., EtcdServer], seed: int) -> None:
+    """Hundreds of random transactions, past reads, leases and compactions have equal results on both."""
     async with (
         new_server(fsync=False) as server,
         EtcdMetastore(settings_for(server.endpoint, page_keys=3)) as etcd,

@@ -1,4 +1,4 @@
-"""Random small planning problems, from a seed: unequal zones, weights, caps, drains, losses, any previous state."""
+"""Random small planning problems from a seed: unequal zones, weights, caps, drained and lost stores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Case = tuple[TableView, Assignment, StoresView, CurrentState]
 
 
 def case(seed: int) -> Case:
-    """One problem; about one in eight has no solution."""
+    """Return one problem; about one in eight has no solution."""
     rng = random.Random(seed)
     partitions, replicas = rng.randint(1, 6), rng.randint(1, 4)
     stores = [_store(rng, f"s{i}", partitions) for i in range(rng.randint(replicas + (rng.random() > 0.1), 7))]
@@ -58,7 +58,7 @@ def _previous(rng: random.Random, table: TableView, names: list[str]) -> Assignm
 
 
 def larger_case(seed: int) -> Case:
-    """Some dozens of partitions after a change of stores, zones, weights or replicas."""
+    """Return a problem of some dozens of partitions after a change of stores, zones, weights or replicas."""
     rng = random.Random(seed)
     partitions, replicas, count = rng.randint(20, 60), rng.randint(2, 5), rng.randint(7, 14)
     zones = rng.choice(["a", "ab", "abc", "abcd", "abcde", "abbbc"])

@@ -1,7 +1,8 @@
-"""The planner's objective, stated again from its definition and solved by other means.
+"""An independent implementation of the planner's objective.
 
-Nothing here is shared with the planner. Zones and shares are found by trying all zone totals and all sets of stores, in
-fractions; moves, leaders, roles and transfers by linear and integer programs over one variable per partition and store.
+It shares no code with the planner. It finds zones and shares by trying all zone totals and all sets of stores, in
+fractions, and moves, leaders, roles and transfers by linear and integer programs with one variable per partition and
+store.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from evenkeel.model.views import Assignment, CurrentState, StoresView, StoreView
 
 @dataclass
 class Program:
-    """An integer or linear program, built one variable and one constraint at a time."""
+    """An integer or linear program, built from single variables and constraints."""
 
     cost: list[float] = field(default_factory=list)
     upper: list[float] = field(default_factory=list)
@@ -40,7 +41,7 @@ class Program:
         self._high.append(high)
 
     def solve(self, *, whole: bool = False) -> float | None:
-        """The lowest cost, or None if there is no solution."""
+        """Return the lowest cost, or None if there is no solution."""
         row, column, value = zip(*self._entries, strict=True)
         matrix = csr_array((value, (row, column)), shape=(len(self._low), len(self.cost)))
         result = milp(
@@ -54,7 +55,7 @@ class Program:
 
 @dataclass
 class Oracle:
-    """What is true of every best answer for one case."""
+    """The properties of every optimal assignment of one case."""
 
     table: TableView
     previous: Assignment
@@ -81,7 +82,7 @@ class Oracle:
         return int(max(0, min(own, shared, self.table.partitions)))
 
     def zone_totals(self) -> list[tuple[int, ...]]:
-        """All divisions of the replicas over the zones whose even spread over the partitions costs the least."""
+        """Return all divisions of the replicas over the zones with the lowest cost."""
         room = [sum(self.room(s) for s in self.usable if self.zone[s.name] == z) for z in self.zones]
         divisions = [
             (*head, self.needed - sum(head))
@@ -100,7 +101,7 @@ class Oracle:
 
     @cached_property
     def shares(self) -> dict[str, Fraction]:
-        """Weighted shares: again and again the set of stores with the least room per weight gets all its room."""
+        """Return weighted shares: repeatedly fill the set of stores with the least room per weight."""
         totals = np.array(self.zone_totals())
         names = [store.name for store in self.usable]
         room = {store.name: self.room(store) for store in self.usable}
@@ -112,7 +113,7 @@ class Oracle:
         return fair({s.name: Fraction(str(s.weight)) for s in self.usable}, names, most)
 
     def fewest_moves(self) -> int | None:
-        """The fewest moves, by a linear program over all placements that satisfy zones and shares."""
+        """Return the fewest moves, by a linear program over all placements that satisfy zones and shares."""
         program = Program()
         shares = self.shares
         replica = self._replicas(program, cost=self._move_cost)
@@ -125,7 +126,7 @@ class Oracle:
         return None if cost is None else round(cost)
 
     def lowest_zone_cost(self) -> int:
-        """The same as `zone_cost`, by a linear program over single replicas."""
+        """Return the same as `zone_cost`, by a linear program over single replicas."""
         program = Program()
         replica = self._replicas(program, cost=lambda p, name: 0)
         self._spread_over_zones(program, replica, fixed=False)
@@ -151,7 +152,7 @@ class Oracle:
         return replica
 
     def _spread_over_zones(self, program: Program, replica: dict[tuple[int, str], int], *, fixed: bool = True) -> None:
-        """Squares as steps of rising cost: the j-th replica of a partition in a zone costs 2j + 1."""
+        """Express squares as increasing costs: the j-th replica of a partition in a zone costs 2j + 1."""
         steps: list[tuple[int, float]] = []
         for p, zone in itertools.product(range(self.table.partitions), self.zones):
             inside = [(replica[p, name], -1.0) for name, own in self.zone.items() if own == zone]
@@ -162,7 +163,7 @@ class Oracle:
             program.constrain(steps, self.zone_cost, self.zone_cost)
 
     def leadership(self, target: Assignment, low: dict[str, int], high: dict[str, int]) -> tuple[int, int, int]:
-        """The best (imbalance, role changes, transfers) for the target's placement."""
+        """Return the best (imbalance, role changes, transfers) for the target's placement."""
         program = Program()
         rows = [target.stores_of(p) for p in range(target.partitions)]
         retained = sum(1 for p, row in enumerate(rows) for name in row if self._was_voter(p, name))
@@ -191,7 +192,7 @@ class Oracle:
             program.constrain([(lead, 1.0) for lead in leads] + steps, 0, 0)
 
     def measured(self, target: Assignment, low: dict[str, int], high: dict[str, int]) -> tuple[int, int, int]:
-        """What the target itself has: (imbalance, role changes, transfers)."""
+        """Return the target's own (imbalance, role changes, transfers)."""
         led = dict.fromkeys(low, 0)
         changes = transfers = 0
         for p in range(target.partitions):
@@ -236,7 +237,7 @@ class Oracle:
 
 
 def fair(weight: dict[str, Fraction], names: list[str], most) -> dict[str, Fraction]:  # type: ignore[no-untyped-def]
-    """The weighted fair point of a polymatroid, from its rank function `most`, by trying every subset."""
+    """Return the weighted fair point of a polymatroid, from its rank function `most`, by trying every subset."""
     share: dict[str, Fraction] = {}
     settled: tuple[str, ...] = ()
     while len(share) < len(names):

@@ -1,4 +1,4 @@
-"""Stores, tables and plans in a few words."""
+"""Short constructors for stores, tables and plans."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ def led(assignment: Assignment) -> Counter[str]:
 
 
 def spread(counts: Counter[str], on: StoresView) -> int:
-    """Most minus least over all stores, those that hold nothing included."""
+    """Return the difference between the most and the least loaded store, including empty ones."""
     numbers = [counts[store.name] for store in on.stores]
     return max(numbers) - min(numbers)

@@ -1,4 +1,4 @@
-"""What plans look like: balance, few moves, zones, weights, caps, roles, and errors that help."""
+"""Balanced plans: balance, few moves, zones, weights, caps, roles, and error messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.planner.scenes import held, led, planned, spread, stores, table
 
 @pytest.mark.parametrize(("partitions", "count", "moves"), [(1000, 50, 58), (10_000, 100, 297)])
 def test_one_more_store_costs_exactly_its_share(partitions: int, count: int, moves: int) -> None:
-    """The newcomer's share moves and nothing else, and everyone stays within one."""
+    """Only the new store's share moves, and all stores stay within one of each other."""
     before = planned(table(partitions), stores(count))
     after = planned(table(partitions), stores(count + 1), before)
     assert changes(before, after).moves == moves
@@ -37,7 +37,7 @@ def test_a_new_table_is_even_in_replicas_and_leaders(zones: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_with_equal_weights_any_placement_allows_even_leaders(seed: int) -> None:
-    """From whatever previous placement, replicas and leaders end within one of each other."""
+    """From any previous placement, replicas and leaders end within one of each other."""
     rng = random.Random(seed)
     on, partitions = stores(rng.randint(4, 12)), rng.randint(5, 60)
     names = [store.name for store in on.stores]
@@ -50,7 +50,7 @@ def test_with_equal_weights_any_placement_allows_even_leaders(seed: int) -> None
 @pytest.mark.parametrize("zones", [1, 3, 4])
 @pytest.mark.parametrize("voters", [1, 3])
 def test_planning_again_changes_nothing(zones: int, voters: int) -> None:
-    """A plan is its own best successor."""
+    """Planning again from a plan changes nothing."""
     on = stores(13, zones, s03={"weight": 2.5}, s07={"capacity": 9})
     first = planned(table(100, voters=voters), on)
     assert planned(table(100, voters=voters), on, first) == first
@@ -66,7 +66,7 @@ def test_a_drained_store_is_emptied_and_nothing_else_moves() -> None:
 
 
 def test_a_lost_zone_is_replaced_by_the_others() -> None:
-    """With one of three zones lost every partition has its replicas in the two that are left."""
+    """If one of three zones is lost, every partition has its replicas in the other two."""
     before = planned(table(90), stores(9, 3))
     lost: dict[str, dict[str, object]] = {name: {"live": False} for name in ("s00", "s03", "s06")}
     on = stores(9, 3, **lost)
@@ -77,7 +77,7 @@ def test_a_lost_zone_is_replaced_by_the_others() -> None:
 
 
 def test_more_replicas_only_add() -> None:
-    """From three to five replicas nothing that was there moves, and no leader changes."""
+    """From three to five replicas no existing replica moves, and no leader changes."""
     before = planned(table(100), stores(10, 3))
     after = planned(table(100, 5), stores(10, 3), before)
     difference = changes(before, after)
@@ -85,7 +85,7 @@ def test_more_replicas_only_add() -> None:
 
 
 def test_fewer_replicas_only_remove_and_leaders_stay() -> None:
-    """From three to one replica nothing moves; the leaders are what is left."""
+    """From three to one replica nothing moves; the leaders remain."""
     before = planned(table(100), stores(10))
     after = planned(table(100, 1), stores(10), before)
     assert changes(before, after).moves == 0
@@ -93,14 +93,14 @@ def test_fewer_replicas_only_remove_and_leaders_stay() -> None:
 
 
 def test_zones_of_unequal_size_each_hold_one_replica_of_every_partition() -> None:
-    """Zones come before shares: a zone of one store holds everything once."""
+    """Zones have priority over shares: a zone of one store holds every partition once."""
     on = stores(6, 1, s00={"zone": "a"}, s01={"zone": "b"}, **{f"s0{i}": {"zone": "c"} for i in (2, 3, 4, 5)})
     counts = held(planned(table(40), on))
     assert [counts[f"s0{i}"] for i in range(6)] == [40, 40, 10, 10, 10, 10]
 
 
 def test_zone_spread_can_be_turned_off() -> None:
-    """Without it the same stores share evenly."""
+    """Without zone spread the same stores share evenly."""
     on = stores(6, 1, s00={"zone": "a"}, s01={"zone": "b"}, **{f"s0{i}": {"zone": "c"} for i in (2, 3, 4, 5)})
     assert set(held(planned(table(40, zone_spread=False), on)).values()) == {20}
 
@@ -114,13 +114,13 @@ def test_weights_are_proportions() -> None:
 
 
 def test_weights_of_any_size_are_exact() -> None:
-    """Weights as large as disks in bytes and as fine as nine digits do not overflow."""
+    """Weights as large as disks in bytes, or with nine decimals, do not overflow."""
     on = stores(3, s00={"weight": 2e12}, s01={"weight": 1e12}, s02={"weight": 1e12 + 0.001})
     assert sorted(held(planned(table(400, 1), on)).values()) == [100, 100, 200]
 
 
 def test_caps_count_other_tables() -> None:
-    """A store holds at most its capacity less what others use, and the table's own cap."""
+    """A store holds at most its capacity minus what others use, and at most the table's own cap."""
     on = stores(5, s00={"capacity": 20, "used_by_others": 15}, s01={"used_by_others": 99})
     counts = held(planned(table(40, 2, max_per_store=22), on))
     assert counts["s00"] == 5
@@ -136,7 +136,7 @@ def test_existing_voters_stay_voters_when_learners_join() -> None:
 
 
 def test_a_new_tables_voters_are_in_different_zones() -> None:
-    """Losing a zone must not take the majority of three voters along."""
+    """Losing a zone does not lose the majority of three voters."""
     on = stores(9, 3)
     zone = {store.name: store.zone for store in on.stores}
     fresh = planned(table(60, 5, voters=3), on)
@@ -144,15 +144,15 @@ def test_a_new_tables_voters_are_in_different_zones() -> None:
 
 
 def test_the_actual_leader_counts_more_than_the_preferred_one() -> None:
-    """Where leadership has gone elsewhere and balance allows, it stays there."""
+    """Present leaders stay if balance allows."""
     before = Assignment.of([["s00", "s01"], ["s01", "s00"]], voters=2)
     current = CurrentState(leaders={0: "s01", 1: "s00"})
     after = planned(table(2, 2), stores(2), before, current)
     assert [after.leader_of(p) for p in (0, 1)] == ["s01", "s00"]
 
 
-def test_partitions_under_way_are_left_alone_where_others_will_do() -> None:
-    """Of equally good moves those of partitions already changing are avoided."""
+def test_partitions_with_a_change_in_progress_move_last() -> None:
+    """Of equally good moves, those of partitions with a change in progress are avoided."""
     before = planned(table(40, 1), stores(4))
     moving = frozenset(p for p in range(40) if p % 2)
     after = planned(table(40, 1), stores(5), before, CurrentState(moving=moving))
@@ -161,14 +161,14 @@ def test_partitions_under_way_are_left_alone_where_others_will_do() -> None:
     assert not moved & moving
 
 
-def test_leaders_of_partitions_the_table_has_not_are_ignored() -> None:
-    """The current state may be of another moment than the table."""
+def test_leaders_of_unknown_partitions_are_ignored() -> None:
+    """The current state may have partitions that the table does not have."""
     late = CurrentState(leaders={5: "s00", 1: "s01"}, moving=frozenset({7}))
     assert planned(table(2, 2), stores(2), None, late).partitions == 2
 
 
 def test_order_of_discovery_does_not_matter() -> None:
-    """However stores, leaders and moving partitions are listed, the answer is the same."""
+    """The order of stores, leaders and moving partitions does not affect the result."""
     on = stores(7, 3, s02={"weight": 2.0})
     before = planned(table(50), stores(6, 3))
     leaders = {p: before.stores_of(p)[1] for p in range(0, 50, 3)}
@@ -181,7 +181,7 @@ def test_order_of_discovery_does_not_matter() -> None:
 
 
 def test_the_hash_seed_does_not_matter() -> None:
-    """Other processes with other hash seeds compute the same plan."""
+    """Processes with different hash seeds compute the same plan."""
     program = (
         "from tests.planner.scenes import planned, stores, table\n"
         "before = planned(table(200), stores(11, 3))\n"
@@ -201,14 +201,14 @@ def test_the_hash_seed_does_not_matter() -> None:
 
 
 def test_a_store_named_twice_in_a_row_counts_once() -> None:
-    """A damaged previous row is repaired, not followed."""
+    """A previous row with duplicate stores is corrected."""
     before = Assignment(("s00", "s01", "s02"), np.array([[0, 0, 1]], dtype=np.int32), voters=3)
     after = planned(table(1), stores(3), before)
     assert set(after.stores_of(0)) == {"s00", "s01", "s02"}
 
 
 def test_many_small_zones_are_planned_as_well() -> None:
-    """Every store its own zone is just distinct stores."""
+    """If every store is its own zone, the result is the same as for distinct stores."""
     on = StoresView.of(*(s for s in stores(40).stores))
     apart = stores(40, **{f"s{i:02}": {"zone": f"rack{i}"} for i in range(40)})
     before = planned(table(300), on)
@@ -263,7 +263,7 @@ def test_many_small_zones_are_planned_as_well() -> None:
         ),
     ],
 )
-def test_what_cannot_be_planned_says_why_and_what_to_do(of: object, on: StoresView, message: str) -> None:
+def test_planning_errors_name_the_cause_and_the_remedy(of: object, on: StoresView, message: str) -> None:
     """The error names the rule, the numbers and the remedy."""
     with pytest.raises(PlanningError) as refused:
         planned(of, on)  # type: ignore[arg-type]
@@ -277,14 +277,14 @@ def test_another_tables_assignment_is_refused() -> None:
 
 
 def test_long_lists_of_reasons_are_cut() -> None:
-    """A hundred lost stores do not make a hundred lines."""
+    """The error for a hundred lost stores lists only the first ones."""
     on = stores(20, **{f"s{i:02}": {"live": False} for i in range(19)})
     with pytest.raises(PlanningError, match=r"s07 is lost and 11 more; add a store"):
         planned(table(5), on)
 
 
 def test_placements_are_scattered() -> None:
-    """A store shares its partitions with many others, so that its loss is made good by many."""
+    """A store shares its partitions with many others, so that many stores replace its replicas."""
     fresh = planned(table(300), stores(30))
     partners = {frozenset(pair) for p in range(300) for pair in itertools.combinations(sorted(fresh.stores_of(p)), 2)}
     assert len(partners) > 0.7 * 30 * 29 / 2

@@ -17,7 +17,7 @@ CHUNK = 100
 
 @pytest.mark.parametrize("first", range(0, 2000, CHUNK))
 def test_every_level_of_the_objective_equals_an_independent_optimum(first: int) -> None:
-    """Zones, shares, moves, leaders, roles and transfers are each as good as the oracle's optimum."""
+    """Zones, shares, moves, leaders, roles and transfers each reach the oracle's optimum."""
     for seed in range(first, first + CHUNK):
         check(case(seed), seed)
 

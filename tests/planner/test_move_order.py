@@ -1,4 +1,4 @@
-"""Changes are ordered so that no store is ever above its cap."""
+"""Changes are ordered so that no store exceeds its cap."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def ordered(before: Rows, after: Rows, stores: StoresView, **options: object) ->
     )
 
 
-def test_without_limits_everything_begins_at_once() -> None:
+def test_without_limits_all_changes_start_at_once() -> None:
     """One wave holds all changed partitions, and no others."""
     answer = ordered([["a"], ["a"], ["b"]], [["b"], ["c"], ["b"]], capped(a=None, b=None, c=None))
     assert answer == Order(waves=((0, 1),), blocked=())
 
 
 def test_at_most_max_concurrent_begin_together() -> None:
-    """Waves are no larger than asked for, counting what is under way already."""
+    """Waves are within the limit, which includes changes in progress."""
     before, after = [["a"]] * 5, [["b"]] * 5
     begun = {4: Underway(occupied=frozenset("ab"), final=("b",))}
     answer = ordered(before, after, capped(a=None, b=None), max_concurrent=2, underway=begun)
@@ -52,13 +52,13 @@ def test_at_most_max_concurrent_begin_together() -> None:
 
 
 def test_a_change_waits_until_another_has_made_room() -> None:
-    """A full store gains only after it has lost."""
+    """A full store gains a replica only after it has lost one."""
     answer = ordered([["a"], ["b"]], [["b"], ["c"]], capped(a=1, b=1, c=1))
     assert answer.waves == ((1,), (0,))
 
 
 def test_a_free_place_goes_to_the_change_that_lets_all_others_through() -> None:
-    """Taking the place for partition 0 would leave partitions 1 and 2 waiting for each other for ever."""
+    """The free place is not given to partition 0, which would deadlock partitions 1 and 2."""
     before: Rows = [["s1"], ["s2"], ["t"]]
     after: Rows = [["t"], ["t"], ["s2"]]
     answer = ordered(before, after, capped(s1=1, s2=1, t=2))
@@ -66,8 +66,8 @@ def test_a_free_place_goes_to_the_change_that_lets_all_others_through() -> None:
     assert answer.waves == ((1,), (2,), (0,))
 
 
-def test_what_waits_keeps_its_claim_on_room() -> None:
-    """Partition 3 could begin at once, but partition 0 would then wait for t, and 2 for 0's place, for ever."""
+def test_waiting_changes_keep_their_reservation() -> None:
+    """Partition 3 waits although it could start at once: otherwise partitions 0 and 2 would deadlock."""
     before: Rows = [["s", "y"], ["u"], ["t"], ["w"]]
     after: Rows = [["t", "u"], ["z"], ["s"], ["t"]]
     answer = ordered(before, after, capped(s=1, t=2, u=1, w=None, y=None, z=None))
@@ -75,7 +75,7 @@ def test_what_waits_keeps_its_claim_on_room() -> None:
 
 
 def test_full_stores_that_swap_are_reported_with_the_remedy() -> None:
-    """A circle without a free place is blocked, and its message names stores, numbers and what to do."""
+    """A cycle without a free place is blocked, and the message names stores, numbers and the remedy."""
     answer = ordered([["a"], ["b"], ["c"]], [["b"], ["a"], ["d"]], capped(a=1, b=1, c=1, d=1))
     assert answer.waves == ((2,),)
     assert [blocked.partition for blocked in answer.blocked] == [0, 1]
@@ -86,41 +86,41 @@ def test_full_stores_that_swap_are_reported_with_the_remedy() -> None:
 
 
 def test_a_target_above_a_cap_is_reported() -> None:
-    """What can never fit is blocked, not attempted."""
+    """A change that can never fit is blocked."""
     answer = ordered([["a"], ["a"]], [["b"], ["b"]], capped(a=2, b=1))
     assert answer.waves == ((0,),)
     assert "no replica is leaving it; raise the cap of b by 1" in answer.blocked[0].reason
 
 
 def test_a_store_above_its_cap_gains_nothing_but_may_lose() -> None:
-    """After a cap was lowered the store first empties to below it."""
+    """After a cap was lowered, the store gains nothing until it is below the cap."""
     answer = ordered([["a"], ["a"], ["b"]], [["c"], ["c"], ["a"]], capped(a=1, b=None, c=None))
     assert answer.waves == ((0, 1), (2,))
 
 
-def test_what_is_under_way_takes_its_room_until_it_ends() -> None:
-    """Pending and planned stores count beside stable ones."""
+def test_changes_in_progress_occupy_room_until_they_end() -> None:
+    """Pending and planned stores occupy room, like stable ones."""
     begun = {0: Underway(occupied=frozenset("ab"), final=("b",))}
     answer = ordered([["a"], ["c"]], [["b"], ["a"]], capped(a=1, b=1, c=1), underway=begun)
     assert answer.waves == ((), (1,))
 
 
 def test_a_retargeted_partition_needs_no_further_slot() -> None:
-    """A partition under way to another store may be retargeted although all slots are taken."""
+    """A partition in progress can be retargeted although all slots are taken."""
     begun = {0: Underway(occupied=frozenset("ab"), final=("b",))}
     answer = ordered([["a"], ["a"]], [["c"], ["c"]], capped(a=9, b=9, c=9), underway=begun, max_concurrent=1)
     assert answer.waves == ((0,), (1,))
 
 
 def test_a_change_of_roles_needs_no_room() -> None:
-    """Partitions that only change roles are in the first wave, however full the stores."""
+    """Partitions that only change roles are in the first wave, no matter how full the stores are."""
     before = Assignment.of([["a", "b"]], voters=1)
     after = Assignment.of([["b", "a"]], voters=1)
     answer = order(after, stable=before, table=table(1, 2), stores=capped(a=1, b=1))
     assert answer.waves == ((0,),)
 
 
-def test_nonsense_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     """Partition counts must agree and maxConcurrent must be positive."""
     with pytest.raises(PlanningError, match="the target has 1 partitions and stable 2"):
         ordered([["a"], ["a"]], [["a"]], capped(a=1))
@@ -130,7 +130,7 @@ def test_nonsense_is_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(600))
 def test_no_step_of_a_random_order_exceeds_a_limit_and_all_that_can_finish_does(seed: int) -> None:
-    """Replaying the waves, every store stays within its cap, and no other order finishes more."""
+    """Replaying the waves, every store stays within its cap, and no other order completes more changes."""
     scene = Scene(random.Random(seed))
     answer = scene.order()
     scene.replay(answer)
@@ -143,7 +143,7 @@ def test_no_step_of_a_random_order_exceeds_a_limit_and_all_that_can_finish_does(
 
 
 class Scene:
-    """A small random change of many partitions between nearly full stores."""
+    """Return a small random change of many partitions between nearly full stores."""
 
     def __init__(self, rng: random.Random) -> None:
         self.names = "abcde"[: rng.randint(3, 5)]
@@ -177,7 +177,7 @@ class Scene:
         return Counter(name for names in sets for name in names)
 
     def replay(self, answer: Order) -> None:
-        """Begin wave after wave; the room taken is largest when a wave has begun and nothing of it has ended."""
+        """Start wave after wave; most room is taken when a wave has started and none of its changes has ended."""
         now: list[Iterable[str]] = [set(self.occupied(p)) for p in range(len(self.before))]
         running = len(self.underway)
         for wave in answer.waves:
@@ -199,7 +199,7 @@ class Scene:
             assert count[name] <= max(self.caps[name], held[name])
 
     def fewest_blocked(self) -> int:
-        """By trying every order, one change at a time, after what is under way has ended."""
+        """Count by trying every order, one change at a time, after the changes in progress have ended."""
         start: list[Iterable[str]] = [
             set(self.underway[p].final if p in self.underway else self.before[p]) for p in range(len(self.before))
         ]

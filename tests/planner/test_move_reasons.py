@@ -1,4 +1,4 @@
-"""Every move comes with a reason a person understands."""
+"""The reasons of moves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def reasons(of: TableView, on: StoresView, previous: Assignment) -> set[str]:
 
 
 def test_a_store_that_must_be_left_is_named() -> None:
-    """Lost, draining, weightless, unselected, full and vanished stores each say so."""
+    """Lost, draining, unweighted, unselected, full and removed stores each have a reason."""
     before = planned(table(10), stores(5))
     why: dict[str, dict[str, object]] = {
         "s00 is lost": {"live": False},
@@ -31,14 +31,14 @@ def test_a_store_that_must_be_left_is_named() -> None:
     assert reasons(table(10), StoresView(stores(5).stores[1:]), before) == {"s00 no longer exists"}
 
 
-def test_a_newcomers_share_is_named() -> None:
-    """A store that held nothing joined."""
+def test_a_new_stores_share_is_named() -> None:
+    """A store that held nothing is reported as joined."""
     before = planned(table(100), stores(5))
     assert reasons(table(100), stores(6), before) == {"s05 joined: it held 0 and its share is 50"}
 
 
 def test_unequal_shares_are_named() -> None:
-    """Between stores that were there the fuller one's share explains the move."""
+    """Between existing stores the reason is the source's excess over its share."""
     before = planned(table(30, 1), stores(3))
     assert reasons(table(30, 1), stores(3, s02={"weight": 2}), before) == {
         "s00 held 10 and its share is 7.5",
@@ -47,7 +47,7 @@ def test_unequal_shares_are_named() -> None:
 
 
 def test_a_short_stores_share_is_named_where_the_source_had_its_own() -> None:
-    """If the giver was not above its share, the taker was below."""
+    """If the source was not above its share, the reason is that the target was below."""
     before = Assignment.of([["s00"], ["s00"], ["s01"]], voters=1)
     target = Assignment.of([["s00"], ["s01"], ["s01"]], voters=1)
     on = stores(2, s00={"weight": 2})
@@ -58,14 +58,14 @@ def test_a_short_stores_share_is_named_where_the_source_had_its_own() -> None:
 
 
 def test_crowded_zones_are_named() -> None:
-    """A partition with two replicas in one zone and none in another says so."""
+    """A partition with two replicas in one zone and none in another has a zone reason."""
     on = stores(6, 3)
     before = Assignment.of([["s00", "s03", "s01"]], voters=3)
     assert reasons(table(1), on, before) == {"zone a had 2 of partition 0's replicas and zone c none"}
 
 
 def test_changed_replica_counts_are_named() -> None:
-    """More and fewer replicas, new partitions and incomplete ones are told apart."""
+    """More and fewer replicas, new partitions and incomplete ones have different reasons."""
     three = planned(table(20), stores(6))
     five = planned(table(20, 5), stores(6), three)
     assert reasons(table(20, 5), stores(6), three) == {"replicas 3 -> 5"}
@@ -77,7 +77,7 @@ def test_changed_replica_counts_are_named() -> None:
 
 
 def test_moves_stay_within_zones_where_they_can() -> None:
-    """Of two leaving and two coming replicas those of one zone belong together."""
+    """Leaving and new replicas of the same zone are paired."""
     before = Assignment.of([["s00", "s01"]], voters=2)
     after = Assignment.of([["s03", "s02"]], voters=2)
     found = moves(before, after, table=table(1, 2), stores=stores(4, 2, s00={"live": False}))
@@ -94,13 +94,13 @@ def test_added_and_removed_replicas_have_one_end() -> None:
 
 
 def test_reasons_can_be_limited_to_the_first() -> None:
-    """A plan's summary shows the first moves only."""
+    """The list of moves can be limited."""
     fresh = planned(table(100), stores(5))
     assert len(moves(Assignment.empty(100), fresh, table=table(100), stores=stores(5), limit=7)) == 7
 
 
 def test_targets_beyond_the_caps_are_explained_too() -> None:
-    """What another rebalancer puts on full stores still has its reasons."""
+    """Moves of another rebalancer to full stores still have reasons."""
     on = stores(2, s00={"capacity": 1}, s01={"capacity": 1})
     before, after = Assignment.of([["s00"]] * 3, voters=1), Assignment.of([["s01"]] * 3, voters=1)
     assert {move.reason for move in moves(before, after, table=table(3, 1), stores=on)} == {
@@ -109,7 +109,7 @@ def test_targets_beyond_the_caps_are_explained_too() -> None:
 
 
 def test_changes_are_counted_by_kind() -> None:
-    """Moves, removals, role changes and transfers each have their number."""
+    """Moves, removals, role changes and transfers are counted separately."""
     before = Assignment.of([["s00", "s01", "s02"], ["s01", "s02", "s00"]], voters=2)
     after = Assignment.of([["s00", "s02", "s03"], ["s02", "s01", "s00"]], voters=2)
     counted = changes(before, after)

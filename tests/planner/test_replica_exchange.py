@@ -1,4 +1,4 @@
-"""The exact search, started far from the optimum on purpose."""
+"""The exact search, started far from the optimum."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHUNK = 100
 
 @pytest.mark.parametrize("first", range(5000, 5800, CHUNK))
 def test_every_start_ends_at_the_same_cost(first: int) -> None:
-    """From a placement made without regard to the previous one, exchanges lead to as few moves as planning does."""
+    """From a placement that ignores the previous one, exchanges reach as few moves as planning does."""
     for seed in range(first, first + CHUNK):
         problem = problem_from(seed)
         if problem is not None:
@@ -34,7 +34,7 @@ def test_every_start_ends_at_the_same_cost(first: int) -> None:
 
 @pytest.mark.parametrize("first", range(6000, 7000, CHUNK))
 def test_the_bound_is_never_above_the_optimum(first: int) -> None:
-    """What proves a plan optimal without a search must not claim too much."""
+    """The lower bound of the moves is never above the optimum."""
     for seed in range(first, first + CHUNK):
         problem = problem_from(seed)
         if problem is not None:
@@ -43,7 +43,7 @@ def test_the_bound_is_never_above_the_optimum(first: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_larger_placements_have_the_fewest_moves_too(seed: int) -> None:
-    """Where quick answers and bounds are put to use, a linear program finds no fewer moves."""
+    """If heuristics and bounds are used, a linear program finds no fewer moves."""
     problem = problem_from(seed, larger_case)
     if problem is not None:
         rows = place(problem)

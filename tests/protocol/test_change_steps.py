@@ -107,7 +107,7 @@ def test_keeps_ids(current: tuple[Peer, ...], target: tuple[Peer, ...]) -> None:
 
 
 @pairs
-def test_no_step_hands_the_group_to_strangers(current: tuple[Peer, ...], target: tuple[Peer, ...]) -> None:
+def test_a_majority_of_each_step_is_in_the_step_before(current: tuple[Peer, ...], target: tuple[Peer, ...]) -> None:
     """A majority of every step's voters is in the step before it, and every step has voters."""
     for before, after in itertools.pairwise((current, *steps(current, target))):
         members = {peer.id for peer in before}

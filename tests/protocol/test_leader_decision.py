@@ -52,7 +52,7 @@ def decide(store: Mvcc, view: GroupView, *, mode: Retarget = Retarget.ADJUST) ->
     return next_action(read(store), view, keys=PARTITION, mode=mode, table=table)
 
 
-def told(action: Action | None) -> str | None:
+def line_of(action: Action | None) -> str | None:
     """Format an action as one line."""
     match action:
         case Write(what, _):
@@ -106,7 +106,7 @@ class Obedient:
                 self.configuration = configuration
             case Transfer(to):
                 self.leader, self.lock_mod = f"{to[0]}{to[1]}", 0
-        return told(action)
+        return line_of(action)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_planned_during_catch_up(mode: Retarget, expected: list[str]) -> None:
     assert [obedient.step(mode) for _ in expected] == expected
 
 
-def test_learners_both_targets_want_are_kept() -> None:
+def test_learners_of_both_targets_are_kept() -> None:
     """A new replica that is in both the old and the promoted target keeps its progress."""
     store = stored(stable="a1", pending="a1 d2* e2*", planned="a1 d2* f3*")
     obedient = Obedient(store, applied="a1", leader="a1")
@@ -262,7 +262,7 @@ def test_nothing_to_do(store: Mvcc, view: GroupView, mode: Retarget) -> None:
 )
 def test_staging(store: Mvcc, view: GroupView, expected: str) -> None:
     """Exactly the new replicas of head(pending) are staged; without pending, none."""
-    assert told(decide(store, view)) == expected
+    assert line_of(decide(store, view)) == expected
 
 
 def seeding(view: GroupView, *, record: int = 9) -> Action | None:
@@ -288,7 +288,7 @@ def test_a_lost_stable_is_published_after_an_entry_proves_who_leads() -> None:
     assert {compare.key for compare in write.txn.compares} >= {PARTITION.stable, KEYS.table(TABLE)}
 
 
-def test_a_token_that_is_right_by_chance_proves_nothing() -> None:
+def test_an_equal_token_of_another_metastore_proves_nothing() -> None:
     """If the configuration already has this token from another metastore, two more entries are logged."""
     members = peers("a1 b1 c1")
     assert seeding(applying(Configuration(members, token=9))) == Propose("seed", Configuration(members))
@@ -325,18 +325,18 @@ def test_a_target_that_does_not_answer_is_not_locked(
     view: GroupView, lock_term: int | None, expected: str | None
 ) -> None:
     """Before the lock the leader waits; after it, it unlocks, unless the lock is of a later term."""
-    assert told(decide(moving(lock_term=lock_term), view)) == expected
+    assert line_of(decide(moving(lock_term=lock_term), view)) == expected
 
 
-def test_a_silent_target_is_found_out_again_before_joint() -> None:
+def test_the_target_is_checked_again_before_joint() -> None:
     """A leader with its own lock checks the target again before it logs the change."""
     store = moving(lock_term=TERM)
     own = read(store).lock_mod
-    assert told(decide(store, filled(lock_mod=own))) == "final a1 b1 d2 from a1 b1 c1"
-    assert told(decide(store, filled(lock_mod=own, silent="d2"))) == "unlock"
+    assert line_of(decide(store, filled(lock_mod=own))) == "final a1 b1 d2 from a1 b1 c1"
+    assert line_of(decide(store, filled(lock_mod=own, silent="d2"))) == "unlock"
 
 
-def test_no_release_while_a_lock_of_its_own_is_on_its_way() -> None:
+def test_no_unlock_while_a_lock_of_unknown_outcome_is_in_flight() -> None:
     """A leader does not delete a lock while the outcome of one of its lock transactions is unknown."""
     assert decide(moving(lock_term=TERM), filled(silent="d2", lock_outstanding=True)) is None
 
@@ -351,11 +351,13 @@ def test_no_release_while_a_lock_of_its_own_is_on_its_way() -> None:
         (TERM, None, "final a1 b1 d2 from a1 b1 c1"),
     ],
 )
-def test_the_change_is_logged_under_ones_own_lock_only(lock_term: int | None, own: int | None, expected: str) -> None:
+def test_the_change_is_logged_only_under_the_leaders_own_lock(
+    lock_term: int | None, own: int | None, expected: str
+) -> None:
     """A leader puts its own lock before it logs, over any other; it recognizes its own lock by its revision."""
     store = moving(lock_term=lock_term)
     lock_mod = read(store).lock_mod if own is None else own
-    assert told(decide(store, filled(lock_mod=lock_mod))) == expected
+    assert line_of(decide(store, filled(lock_mod=lock_mod))) == expected
 
 
 def test_the_final_entry_carries_the_token() -> None:
@@ -384,7 +386,7 @@ def test_the_final_entry_carries_the_token() -> None:
 )
 def test_inside_joint(view: GroupView, expected: str | None) -> None:
     """A staying voter leaves joint; an outgoing leader hands over to a staying voter that is caught up and answers."""
-    assert told(decide(moving(lock_term=TERM), view)) == expected
+    assert line_of(decide(moving(lock_term=TERM), view)) == expected
 
 
 @pytest.mark.parametrize(
@@ -399,13 +401,13 @@ def test_inside_joint(view: GroupView, expected: str | None) -> None:
 )
 def test_hand_over_before_the_lock(view: GroupView, expected: str) -> None:
     """A leader that does not vote in the target hands over to a voter of both sets; if there is none, it continues."""
-    assert told(decide(moving(), view)) == expected
+    assert line_of(decide(moving(), view)) == expected
 
 
-def test_newcomers_do_not_take_over_before_joint() -> None:
+def test_new_replicas_do_not_lead_before_joint() -> None:
     """Leadership is handed over only to present voters."""
     store = stored(stable="a1 b1*", pending="b1")
-    assert told(decide(store, group("a1 b1*"))) == "lock"
+    assert line_of(decide(store, group("a1 b1*"))) == "lock"
 
 
 def test_the_switch_waits_until_a_quorum_knows() -> None:
@@ -414,20 +416,20 @@ def test_the_switch_waits_until_a_quorum_knows() -> None:
     token = read(store).pending_mod
     applied = group("a1 b1 d2", token=token, commit_known=False)
     assert decide(store, applied) is None
-    assert told(decide(store, msgspec.structs.replace(applied, commit_known=True))) == "switch"
+    assert line_of(decide(store, msgspec.structs.replace(applied, commit_known=True))) == "switch"
 
 
 def test_the_switch_is_for_its_own_token_only() -> None:
     """A configuration applied for another pending does not complete this one."""
     store = stored(stable="a1 b1", pending="a1 b1 d2")
     token = read(store).pending_mod
-    assert told(decide(store, group("a1 b1 d2", token=token))) == "switch"
-    assert told(decide(store, group("a1 b1 d2", token=token - 1))) == "lock"
+    assert line_of(decide(store, group("a1 b1 d2", token=token))) == "switch"
+    assert line_of(decide(store, group("a1 b1 d2", token=token - 1))) == "lock"
 
 
 @pytest.mark.parametrize("planned", [None, "a1 b1 e3"])
 @pytest.mark.parametrize("mode", Retarget)
-def test_a_pending_from_the_past_is_not_carried_out(mode: Retarget, planned: str | None) -> None:
+def test_a_stale_pending_is_not_applied(mode: Retarget, planned: str | None) -> None:
     """A pending older than the group's change token is stale: a restored etcd does not revert groups."""
     store = moving(planned=planned)
     token = read(store).pending_mod
@@ -447,7 +449,7 @@ def test_a_pending_from_the_past_is_not_carried_out(mode: Retarget, planned: str
 )
 def test_planned_and_the_lock(mode: Retarget, lock_term: int | None, expected: str) -> None:
     """Planned replaces an unlocked pending, even if it was written before the leader was elected."""
-    assert told(decide(moving(lock_term=lock_term, planned="a1 b1 e3"), filled(), mode=mode)) == expected
+    assert line_of(decide(moving(lock_term=lock_term, planned="a1 b1 e3"), filled(), mode=mode)) == expected
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,8 @@ EVERY_KEY = (TABLE_KEY, *PARTITION.all())
 @pytest.mark.parametrize("change", ["rewritten", "removed"])
 @pytest.mark.parametrize("key", EVERY_KEY)
 @pytest.mark.parametrize("make", COMPARED)
-def test_refused_when_what_it_rests_on_has_changed(make: Make, key: str, change: str) -> None:
-    """Each transaction compares exactly the keys it depends on; if it fails, it changes nothing and returns the keys."""
+def test_fails_if_a_compared_key_has_changed(make: Make, key: str, change: str) -> None:
+    """Each transaction compares exactly the keys it depends on; a failed one changes nothing and returns the keys."""
     store, table = full(locked=make is not promote)
     txn = make(read(store), table)
     if (kv := store.get(key)) is None:
@@ -72,7 +72,7 @@ def test_refused_when_what_it_rests_on_has_changed(make: Make, key: str, change:
 
 
 @pytest.mark.parametrize("make", COMPARED)
-def test_a_transaction_of_unknown_outcome_lands_once(make: Make) -> None:
+def test_a_transaction_of_unknown_outcome_succeeds_once(make: Make) -> None:
     """A transaction that is sent again after it succeeded fails."""
     store, table = full(locked=make is not promote)
     txn = make(read(store), table)
@@ -92,7 +92,7 @@ def test_lock(locked: bool) -> None:
     assert after.mods()[:4] == before.mods()[:4]
 
 
-def test_locking_anew_bars_what_was_sent_before() -> None:
+def test_a_new_lock_makes_earlier_transactions_fail() -> None:
     """After a new lock, an earlier lock or unlock of the same leader fails."""
     store, table = full(locked=True)
     view = read(store)
@@ -159,7 +159,7 @@ def test_when_a_lock_may_be_deleted(
     ],
 )
 def test_switch(pending: str, planned: str | None, applied: str, then: str | None) -> None:
-    """A switch records what raft runs; planned in steps or the rest of the queue follows; lock and genesis are removed."""
+    """A switch records what raft runs; planned or the rest of the queue follows; lock and genesis are removed."""
     store = stored(stable="a1 b1", pending=pending, planned=planned, lock_term=2, genesis=True, trigger=3)
     table = holds(put(store, TABLE_KEY, RECORD))
     assert store.txn(switch(read(store), table, applied)).succeeded
@@ -173,7 +173,7 @@ def test_switch(pending: str, planned: str | None, applied: str, then: str | Non
     assert after.trigger == 3
 
 
-def test_a_paused_leaders_switch_does_not_land() -> None:
+def test_a_paused_leaders_switch_fails() -> None:
     """A switch with the token of a replaced pending fails, even after the keys were read again."""
     store = stored(stable="a1 b1", pending="a1 b1 c2", lock_term=2)
     table = holds(put(store, TABLE_KEY, RECORD))
@@ -205,7 +205,7 @@ def test_promote(stable: str, pending: str | None, planned: str, then: str | Non
     assert (after.stable, after.trigger) == (before.stable, 3)
 
 
-def test_of_lock_and_promotion_one_lands() -> None:
+def test_of_lock_and_promotion_one_fails() -> None:
     """Of a lock and a promotion, the first one makes the other fail."""
     for first, second in ((lock, promote), (promote, lock)):
         store, table = full(locked=False)

@@ -192,7 +192,7 @@ def test_a_plan_is_handled_once(case: Row, trigger: int, handled: bool) -> None:
         (Retarget.CANCEL, PLAN, "a1 b1 e5", False, "d2", Case.HANDLED),
     ],
 )
-def test_a_queued_target_does_not_wait_for_the_lost(
+def test_a_queued_target_does_not_wait_for_lost_replicas(
     *, mode: Retarget, trigger: int, planned: str | None, locked: bool, gone: str, case: Case
 ) -> None:
     """If no leader would promote planned, and pending waits for a lost replica, the same plan replaces pending."""
@@ -259,7 +259,7 @@ def test_planned_ids_of_an_earlier_plan_are_forgotten() -> None:
 
 @pytest.mark.parametrize("name", ["stable", "pending", "planned", "trigger", "lock"])
 @pytest.mark.parametrize("change", ["rewritten", "removed"])
-def test_a_decision_on_old_keys_does_not_land(name: str, change: str) -> None:
+def test_a_decision_on_stale_keys_fails(name: str, change: str) -> None:
     """If any of the five keys is written after the read, even with the same value, the write fails."""
     store = stored(stable="a1 b1", pending=MOVE, planned="a1 d3", trigger=1, lock_term=1)
     view = read(store)
@@ -273,7 +273,7 @@ def test_a_decision_on_old_keys_does_not_land(name: str, change: str) -> None:
     assert store.revision == before
 
 
-def test_a_key_that_appears_is_a_change() -> None:
+def test_a_new_key_is_a_change() -> None:
     """A key that was absent must still be absent."""
     store = stored(stable="a1 b1")
     view = read(store)

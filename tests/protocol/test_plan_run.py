@@ -142,7 +142,7 @@ def test_a_batch_is_refused_when_any_key_of_any_partition_was_written(kind: str,
 
 
 @pytest.mark.parametrize("kind", ["stable", "pending", "planned", "trigger", "lock"])
-def test_a_batch_does_not_mind_its_neighbours(kind: str) -> None:
+def test_a_batch_ignores_other_partitions(kind: str) -> None:
     """Changes to partitions before and after a batch do not affect it."""
     bench = Bench(40)
     batch = bench.run(admitted=range(10, 30)).next_batch()
@@ -181,7 +181,7 @@ def test_reading_again_stays_within_the_limit(mode: Retarget) -> None:
     assert run.retried == CHANGING
 
 
-def test_losers_are_decided_anew_and_the_others_go_through() -> None:
+def test_changed_partitions_are_decided_again() -> None:
     """Partitions that changed are decided again; the others keep their decision."""
     bench = Bench(100)
     bench.begin_moves(range(10))
@@ -202,7 +202,7 @@ def test_losers_are_decided_anew_and_the_others_go_through() -> None:
     assert {bench.view(p).trigger for p in range(100)} == {2}
 
 
-def test_batches_of_losers_are_halved() -> None:
+def test_failed_batches_are_halved() -> None:
     """Under constant conflicts batches shrink until single partitions succeed."""
     bench = Bench(25)
     bench.begin_moves(bench.partitions)
@@ -223,7 +223,7 @@ def test_batches_of_losers_are_halved() -> None:
     assert run.cases == {Case.PLANNED: 25}
 
 
-def test_leaders_at_work_in_between_do_not_starve_the_run() -> None:
+def test_changes_between_a_batchs_partitions_do_not_starve_it() -> None:
     """Constant writes to partitions between those of a batch do not block it: the second attempt ignores them."""
     bench = Bench(1000)
     bench.begin_moves([500])
@@ -314,7 +314,7 @@ def test_a_newer_plan_ends_the_run() -> None:
     assert run.cases == {Case.STARTED: BATCH}
 
 
-def test_superseded_is_for_good() -> None:
+def test_a_superseded_run_stays_superseded() -> None:
     """A late result from before the newer plan does not resume a superseded run."""
     bench = Bench(2 * BATCH)
     bench.begin_moves([0])
@@ -372,7 +372,7 @@ def test_handled_partitions_cost_no_transaction() -> None:
     assert again.cases == {Case.HANDLED: 100}
 
 
-def test_partitions_are_admitted_bit_by_bit() -> None:
+def test_partitions_are_admitted_in_parts() -> None:
     """Partitions that are not admitted are not written; the run continues when they are admitted."""
     bench = Bench(100)
     run = bench.run(admitted=())
@@ -385,7 +385,7 @@ def test_partitions_are_admitted_bit_by_bit() -> None:
         assert run.cases == {Case.STARTED: part.stop}
 
 
-def test_refused_partitions_do_not_hold_up_the_rest() -> None:
+def test_refused_partitions_do_not_block_others() -> None:
     """A partition that is not ready is counted as such and left out of its batch."""
     bench = Bench(30)
     remove(bench.store, KEYS.partition(TABLE, 17).stable)
@@ -404,7 +404,7 @@ def test_a_plan_without_voters_is_written_nowhere() -> None:
     assert run.cases == {Case.EMPTY_TARGET: 30}
 
 
-def test_lost_replicas_are_told_apart() -> None:
+def test_lost_replicas_are_passed_to_the_decision() -> None:
     """The run passes `gone` on: in Cancel only changes that name a lost replica are overwritten."""
     bench = Bench(4)
     bench.begin_moves([0, 1], "a1 b1 e1")

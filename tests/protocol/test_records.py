@@ -137,7 +137,7 @@ def test_empty_pending_is_malformed(pending: Pending) -> None:
         read_partition(PARTITION, {PARTITION.pending: kv})
 
 
-def test_long_nonsense_is_shortened() -> None:
+def test_long_malformed_values_are_shortened() -> None:
     """The error for a large malformed value quotes only its start."""
     with pytest.raises(MalformedRecordError) as caught:
         decode(Planned, b"x" * 1_000_000, key="k")
@@ -170,7 +170,7 @@ def test_new_tables_begin_as_creating() -> None:
     assert decode(TableRecord, encode(RECORD), key="k").state is TableState.CREATING
 
 
-def test_slices_tell_voters_from_learners() -> None:
+def test_slices_list_voters_before_learners() -> None:
     """A slice's rows are stores with their volumes, voters first."""
     piece = PlanSlice(first=64, voters=2, stores=(("a", "a-1"), ("b", "b-2"), ("c", "c-1")), rows=((2, 1, 0), (0, 1)))
     assert piece.target(64) == targets("c b@2 a*")

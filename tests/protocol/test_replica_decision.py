@@ -19,7 +19,7 @@ def ids(text: str) -> frozenset[ReplicaId]:
 @pytest.mark.parametrize(
     ("stable", "pending", "planned", "store", "volume", "held", "expected"),
     [
-        # the beginning of a table: the same configuration for all its replicas
+        # genesis: the same configuration for all replicas
         ("a1 b1 c1*", None, None, "a", "a-1", 0, Start(peers("a1")[0], GENESIS)),
         ("a1 b1 c1*", None, None, "c", "c-1", 0, Start(peers("c1*")[0], GENESIS)),
         ("a1 b1 c1*", "a1 b1 d2", None, "b", "b-1", 0, Start(peers("b1")[0], GENESIS)),
@@ -27,17 +27,17 @@ def ids(text: str) -> frozenset[ReplicaId]:
         ("a1 b1 c1*", None, None, "a", "a-1", 1, None),
         ("a1 b1 c1*", None, None, "a", "a-2", 0, None),
         ("a1 b1 c1*", None, None, "d", "d-1", 0, None),
-        # newcomers start empty, for any step of pending
+        # new replicas start empty, for any step of pending
         ("a1 b1 c1*", "a1 b1 d2", None, "d", "d-1", 0, Start(peers("d2")[0])),
         ("a1 b1 c1*", "a1 b1 d2* | a1 d2 e2", None, "e", "e-1", 0, Start(peers("e2")[0])),
         ("a1 b1 c1*", "a1 b1 c1* d2* | a1 d2 e2", None, "d", "d-1", 0, Start(peers("d2*")[0])),
         ("a1 b1 c1*", "a1 b2@2", None, "b", "b-2", 0, Start(peers("b2@2")[0])),
         ("a1 b1 c1*", "a1 b1 d5", None, "d", "d-1", 3, Start(peers("d5")[0])),
-        # what is only planned waits, and an older replica never comes again
+        # a planned replica is not started, and an older replica is never started again
         ("a1 b1 c1*", "a1 b1", "a1 d3", "d", "d-1", 0, None),
         ("a1 b1 c1*", "a1 b1 d2", None, "d", "d-1", 2, None),
         ("a1 b1 c1*", "a1 b1 d2", None, "d", "d-1", 3, None),
-        # without stable there is nothing to go by
+        # without stable nothing is started
         (None, "a1 b1 d2", None, "d", "d-1", 0, None),
         (None, None, None, "a", "a-1", 0, None),
     ],
@@ -57,7 +57,7 @@ def test_start(
     assert start(view, store=store, volume=volume, newest_held=held) == expected
 
 
-def test_after_the_first_switch_nobody_starts_with_peers() -> None:
+def test_after_the_first_switch_replicas_start_empty() -> None:
     """Without the genesis mark a replica of stable starts empty, because its group has a history."""
     view = read(stored(stable="a1 b1 c1*"))
     assert start(view, store="a", volume="a-1", newest_held=0) == Start(peers("a1")[0])
@@ -97,7 +97,7 @@ def test_exclusion(stable: str | None, pending: str | None, planned: str | None,
         (Configuration(peers("a1 b1 d3")), Configuration(peers("a1 b1 d3")), True, True),
     ],
 )
-def test_a_leaders_word(applied: Configuration, newest: Configuration, committed: bool, out: bool) -> None:
+def test_leader_excludes(applied: Configuration, newest: Configuration, committed: bool, out: bool) -> None:
     """A leader that has committed in its term excludes replicas that are in no part of its configurations."""
     assert leader_excludes(("d", 2), applied=applied, newest=newest, committed_in_term=committed) is out
 
@@ -122,7 +122,7 @@ def test_quorums(configuration: Configuration, present: str, decides: bool) -> N
     assert configuration.is_quorum(ids(present)) is decides
 
 
-def test_nobody_is_no_majority() -> None:
+def test_no_voters_are_no_quorum() -> None:
     """A configuration without voters never has a quorum."""
     assert not is_majority(ids("a1"), ())
 

@@ -108,7 +108,7 @@ def test_large_plans_are_split(partitions: int, reason: str, least: int) -> None
     assert stored_plan(store) == plan
 
 
-def test_a_plan_does_not_count_before_its_head() -> None:
+def test_a_plan_is_inactive_before_its_head() -> None:
     """After an interruption the old plan is complete; the next attempt at n overwrites the leftovers."""
     first, second = plan_of(10_000, n=1), plan_of(10_000, n=2, seed=1)
     for interrupted in range(len(transactions(second))):
@@ -148,7 +148,7 @@ def test_the_last_plans_are_kept() -> None:
     assert stored_plan(store) == plan_of(70, n=KEPT + 5, seed=KEPT + 5)
 
 
-def test_removing_an_old_plan_leaves_its_neighbours() -> None:
+def test_deleting_an_old_plan_keeps_other_plans() -> None:
     """Deleting plan 1 keeps plans 10 and 11, whose keys start alike."""
     (txn,) = transactions(plan_of(10, n=KEPT + 1))
     assert [op for op in txn.success if isinstance(op, Delete)] == [Delete(KEYS.plan_slices(TABLE, 1), prefix=True)]
@@ -169,7 +169,7 @@ def _tampered(store: Mvcc, change: str) -> None:
 
 
 @pytest.mark.parametrize("change", ["missing", "surplus", "other", "swapped"])
-def test_slices_that_are_not_the_heads_are_refused(change: str) -> None:
+def test_slices_that_do_not_match_the_head_are_refused(change: str) -> None:
     """A plan whose slices do not match its hash is refused, and the error names the plan."""
     store = metastore()
     write(store, plan_of(200))

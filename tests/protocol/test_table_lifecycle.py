@@ -96,7 +96,7 @@ def test_creation() -> None:
 
 
 def test_creation_is_resumed_wherever_it_stopped() -> None:
-    """After any transaction another operator can take over and writes the same keys; the table is ready only at the end."""
+    """After any transaction another operator can take over and writes the same keys; the last one makes it ready."""
     undisturbed, epoch = metastore()
     whole = create(undisturbed, epoch)
     assert whole > 4
@@ -119,7 +119,7 @@ def test_creation_stays_within_etcds_limits() -> None:
 
 
 @pytest.mark.parametrize("key", [KEYS.epoch, KEYS.table(TABLE), KEYS.partition(TABLE, 7).stable])
-def test_creation_yields_to_whatever_changed(key: str) -> None:
+def test_creation_fails_on_changed_keys(key: str) -> None:
     """A genesis batch fails if the record has changed or a partition already has stable."""
     store, epoch = metastore()
     create(store, epoch, transactions=2)
@@ -199,7 +199,7 @@ def dropped() -> tuple[Mvcc, Compare]:
     return store, epoch
 
 
-def test_a_drop_leaves_the_tombstone_alone() -> None:
+def test_a_drop_leaves_only_the_tombstone() -> None:
     """One transaction deletes every key of the table; other tables' and the stores' keys stay."""
     store, _ = dropped()
     left = [kv.key for kv in store.range(KEYS.root).kvs if TABLE in kv.key and f"{TABLE}0" not in kv.key]
@@ -222,7 +222,7 @@ def test_a_drop_is_guarded(key: str) -> None:
     assert contents(store) == before
 
 
-def test_what_was_in_flight_when_the_table_was_dropped_does_not_land() -> None:
+def test_transactions_in_flight_fail_after_a_drop() -> None:
     """A plan, a batch of partitions or a change of state does not recreate a key of a dropped table."""
     store, epoch = metastore()
     create(store, epoch, transactions=1)
@@ -288,7 +288,7 @@ def test_a_tombstone_stays_while_a_volume_may_hold_data(gone: tuple[tuple[str, s
 
 
 @pytest.mark.parametrize("key", [KEYS.epoch, KEYS.tombstone(TABLE)])
-def test_a_burial_is_guarded(key: str) -> None:
+def test_removing_a_tombstone_is_guarded(key: str) -> None:
     """A tombstone that has changed, or whose operator is fenced, is not removed."""
     store, epoch = dropped()
     txn = table_lifecycle.remove_tombstone(found(store, KEYS.tombstone(TABLE)), gone=lambda *_: True, epoch=epoch)

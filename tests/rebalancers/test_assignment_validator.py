@@ -1,4 +1,4 @@
-"""The validator: every rule, each by an assignment that breaks it alone."""
+"""The validator: every rule, by an assignment that violates only that rule."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def refused(found: Assignment, table: TableView = TABLE) -> str:
 
 
 def test_good() -> None:
-    """A sound assignment passes."""
+    """A valid assignment passes."""
     validate(TABLE, STORES, assignment(GOOD))
 
 
@@ -66,25 +66,25 @@ def test_good() -> None:
     ],
 )
 def test_broken(rows: list[list[str]], problem: str) -> None:
-    """Each rule has its own message, naming partition and store."""
+    """Each rule has its own message, which names partition and store."""
     assert refused(assignment(rows)) == problem
 
 
-def test_empty_never_passes() -> None:
-    """An assignment of nothing is refused, however it is spelt."""
+def test_empty_assignments_are_refused() -> None:
+    """An empty assignment is refused in every form."""
     assert "has no stores" in refused(Assignment((), np.full((2, 0), -1, dtype=np.int32), voters=3))
     assert "has no stores" in refused(Assignment(("a",), np.full((2, 3), -1, dtype=np.int32), voters=3))
 
 
 def test_voters() -> None:
-    """As many vote as consensusSize says, so that the leader is always a voter."""
+    """Exactly consensusSize replicas vote, so that the leader is always a voter."""
     assert refused(assignment(GOOD, voters=0)) == (
         "the assignment has 0 voters per partition; allowed: 3, the consensusSize of table t"
     )
 
 
 def test_max_per_store() -> None:
-    """The table's own cap counts."""
+    """The table's own cap is checked."""
     table = TableView(name="t", partitions=2, replicas=3, consensus_size=3, placement=Placement(max_per_store=1))
     assert refused(assignment(GOOD), table).startswith("store a would hold 2 replicas of table t, but has room for 1")
 
@@ -106,7 +106,7 @@ def test_selector() -> None:
     ],
 )
 def test_matrix(rows: list[list[int]], problem: str) -> None:
-    """Indexes that point nowhere, and gaps, are refused."""
+    """Indexes out of range, and gaps, are refused."""
     assert refused(Assignment("abc", np.array(rows, dtype=np.int32), voters=3)) == problem
 
 
@@ -116,7 +116,7 @@ def test_flat_matrix() -> None:
 
 
 def test_repeated_names() -> None:
-    """Two indexes of one name cannot smuggle a store in twice."""
+    """A store that is listed under two indexes is detected as a duplicate."""
     rows = np.array([[0, 1, 2], [0, 1, 2]], dtype=np.int32)
     assert refused(Assignment(("a", "b", "a"), rows, voters=3)) == (
         "the assignment's list of stores names a store twice"
@@ -132,7 +132,7 @@ def test_many_partitions_are_summed_up() -> None:
 
 
 def test_keeping() -> None:
-    """Where users name stores, an unusable one may keep a partition, but no other one."""
+    """If users choose stores, an unusable store may keep a partition, but not gain one."""
     before = assignment([["a", "b", "lost"], ["a", "b", "c"]])
     validate(TABLE, STORES, before, keeps=before)
     with pytest.raises(RebalancerError, match="partition 1 goes to store lost"):

@@ -1,4 +1,4 @@
-"""The bundled rebalancers: what each promises, on tables and stores of all kinds."""
+"""The properties of the bundled rebalancers, on tables and stores of all kinds."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def test_mod_rows() -> None:
 
 
 def test_mod_respects_no_cap() -> None:
-    """A cap in its way makes modulus fail validation instead of breaking the cap."""
+    """With a cap that is too low, mod fails validation instead of exceeding the cap."""
     capped = StoresView.of(*stores(2).stores, StoreView(name="s02", capacity=1))
     with pytest.raises(RebalancerError, match=r"store s02 would hold 2 replicas of table t, but has room for 1"):
         compute("mod", table(6, 1), capped)
 
 
 def test_rendezvous_is_the_same_everywhere() -> None:
-    """Scores depend on names alone: a fixed example, also in another interpreter with another hash seed."""
+    """Scores depend only on names: a fixed example, also in another interpreter with another hash seed."""
     found = compute("rendezvous", table(6, 2), stores(5))
     rows = [list(found.stores_of(p)) for p in range(6)]
     script = (
@@ -77,7 +77,7 @@ def test_rendezvous_is_the_same_everywhere() -> None:
 
 
 def test_rendezvous_joins_only_take() -> None:
-    """A store that joins takes about its share from the others, and nothing moves between them."""
+    """A store that joins takes about its share from the others, and nothing moves between the others."""
     before = compute("rendezvous", table(3000), stores(9))
     after = compute("rendezvous", table(3000), stores(10))
     gained = 0
@@ -98,7 +98,7 @@ def test_rendezvous_weights() -> None:
 
 
 def test_rendezvous_zones() -> None:
-    """Replicas of a partition are spread over zones as evenly as zones allow."""
+    """A partition's replicas are spread over zones as evenly as possible."""
     zones = ["a", "a", "a", "a", "b", "c"]
     where = StoresView.of(*(StoreView(name=f"s{i}", zone=zone) for i, zone in enumerate(zones)))
     zone_of = {store.name: store.zone for store in where.stores}
@@ -109,7 +109,7 @@ def test_rendezvous_zones() -> None:
 
 
 def test_rendezvous_groups() -> None:
-    """Tables of one group place alike; other tables do not."""
+    """Tables of one group have the same placement; other tables do not."""
 
     def place(name: str, **config: object) -> Assignment:
         view = TableView(name=name, partitions=50, replicas=3, consensus_size=3, config=config)
@@ -120,7 +120,7 @@ def test_rendezvous_groups() -> None:
 
 
 def test_rendezvous_caps() -> None:
-    """Full stores are passed over; where greed runs into a dead end, the error says what to do."""
+    """Full stores are skipped; if too few stores are left, the error names the remedy."""
     capped = Placement(max_per_store=5)
     assert max(held(compute("rendezvous", table(10, 2), stores(5))).values()) == 7
     assert max(held(compute("rendezvous", table(10, 2, placement=capped), stores(5))).values()) == 5
@@ -139,8 +139,8 @@ def test_pinned_starts_balanced() -> None:
     assert compute("pinned", table(), stores(4)) == compute("balanced", table(), stores(4))
 
 
-def test_pinned_replaces_the_lost() -> None:
-    """Only the lost store's replicas move; learners with data move up, the newcomer comes last."""
+def test_pinned_replaces_lost_replicas() -> None:
+    """Only the lost store's replicas move; learners with data become voters, and the new replica is last."""
     view = TableView(name="t", partitions=1, replicas=5, consensus_size=3)
     before = Assignment.of([["s00", "s01", "s02", "s03", "s04"]], voters=3)
     lost = StoresView.of(StoreView(name="s00", live=False), *(StoreView(name=f"s{i:02}") for i in range(1, 7)))
@@ -149,14 +149,14 @@ def test_pinned_replaces_the_lost() -> None:
 
 
 def test_pinned_shrinks_from_the_end() -> None:
-    """Fewer replicas drop the last of each row."""
+    """With fewer replicas, the last of each row are removed."""
     before = Assignment.of([["s00", "s01", "s02"]] * 4, voters=3)
     after = compute("pinned", table(4, 1), stores(3), before)
     assert [after.stores_of(p) for p in range(4)] == [("s00",)] * 4
 
 
 def test_pinned_lowered_cap() -> None:
-    """A lowered cap moves the excess alone."""
+    """A lowered cap moves only the excess."""
     before = Assignment.of([["s00"]] * 6, voters=1)
     view = table(6, 1, placement=Placement(max_per_store=4))
     after = compute("pinned", view, stores(3), before)
@@ -164,7 +164,7 @@ def test_pinned_lowered_cap() -> None:
 
 
 def test_pinned_fills_by_zone_and_load() -> None:
-    """A hole goes to the zone that lacks the partition, and there to the emptiest store for its weight."""
+    """A hole is filled in the zone that lacks the partition, by the emptiest store for its weight."""
     where = StoresView.of(
         StoreView(name="a1", zone="a"),
         StoreView(name="a2", zone="a"),
@@ -178,7 +178,7 @@ def test_pinned_fills_by_zone_and_load() -> None:
 
 
 def test_pinned_dead_end() -> None:
-    """Where only moving others would make room, pinned says so."""
+    """If only moving other replicas would make room, pinned reports it."""
     where = StoresView.of(*stores(3, capacity=2).stores, StoreView(name="s03", live=False))
     before = Assignment.of([["s00", "s01"], ["s00", "s01"], ["s02", "s03"]], voters=1)
     with pytest.raises(
@@ -190,7 +190,7 @@ def test_pinned_dead_end() -> None:
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[TableView, StoresView, StoresView]:
-    """A table, and stores before and after some of them changed."""
+    """Return a table, and stores before and after a change."""
     count = draw(st.integers(3, 8))
     replicas = draw(st.integers(1, 3))
     view = table(draw(st.integers(1, 12)), replicas, placement=Placement(zone_spread=draw(st.booleans())))
@@ -211,7 +211,7 @@ def problems(draw: st.DrawFn) -> tuple[TableView, StoresView, StoresView]:
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(problems(), st.sampled_from(sorted(BUNDLED)))
 def test_answers_are_valid(problem: tuple[TableView, StoresView, StoresView], name: str) -> None:
-    """Whatever happens to the stores, a bundled answer is valid, or a PlanningError for want of stores."""
+    """After any change of stores a bundled rebalancer returns a valid assignment or raises PlanningError."""
     view, before, after = problem
     first = compute(name, view, before)
     usable = [store for store in after.stores if store.usable and cap(store, view) != 0]
@@ -224,7 +224,7 @@ def test_answers_are_valid(problem: tuple[TableView, StoresView, StoresView], na
 
 
 def test_rendezvous_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is bounded by working in chunks, which changes nothing in the answer."""
+    """Working in chunks, which bounds memory, does not change the result."""
     whole = compute("rendezvous", table(40), stores(5))
     monkeypatch.setattr("evenkeel.rebalancers.rendezvous._CHUNK", 7 * 5)
     chunked = Rendezvous().compute(table(40), Assignment.empty(40), stores(5), CurrentState())

@@ -1,4 +1,4 @@
-"""Helix's lock manager: six locks, one holder each, while stores A, B and C come and go."""
+"""The lock manager of Apache Helix: six locks with one holder each, while stores A, B and C come and go."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STORY = {
     "B fails": ("ac", "a c a c a c"),
     "B returns": ("abc", "a b c a b c"),
 }
-"""Event -> the stores that live after it, and the five tables of Helix's tutorial."""
+"""By event: the live stores after it, and the five tables of Helix's tutorial."""
 
 
 def locks() -> Table:
@@ -42,19 +42,19 @@ def holders(assignment: Assignment) -> str:
     return " ".join(str(assignment.leader_of(lock)) for lock in range(6))
 
 
-async def tell(**how: Any) -> list[Assignment]:
-    """The assignments of the whole story, each computed from the one before."""
-    told = [Assignment.empty(6)]
+async def play(**how: Any) -> list[Assignment]:
+    """Return the assignments after each event, each computed from the one before."""
+    assignments = [Assignment.empty(6)]
     for live, _ in STORY.values():
-        result = await rebalance(locks().view(), previous=told[-1], stores=stores(live), **how)
-        told.append(result.assignment)
-    return told
+        result = await rebalance(locks().view(), previous=assignments[-1], stores=stores(live), **how)
+        assignments.append(result.assignment)
+    return assignments
 
 
-def moves(told: list[Assignment]) -> list[int]:
+def moves(assignments: list[Assignment]) -> list[int]:
     return [
         sum(before.stores_of(lock) != after.stores_of(lock) for lock in range(6))
-        for before, after in pairwise(told[1:])
+        for before, after in pairwise(assignments[1:])
     ]
 
 
@@ -75,44 +75,44 @@ def moves(told: list[Assignment]) -> list[int]:
     ],
     ids=["bundled", "bundled as a user's class", "the example's class"],
 )
-async def test_mod_tells_helix_story(how: dict[str, Any]) -> None:
-    """Modulus places every lock exactly as Helix's tutorial prints it, bundled or as a user's class."""
-    told = await tell(**how)
-    assert [holders(assignment) for assignment in told[1:]] == [expected for _, expected in STORY.values()]
-    assert moves(told) == [3, 4, 4, 4]
+async def test_mod_matches_the_helix_tutorial(how: dict[str, Any]) -> None:
+    """`mod` places every lock as in Helix's tutorial, as a bundled class and as a user's class."""
+    assignments = await play(**how)
+    assert [holders(assignment) for assignment in assignments[1:]] == [expected for _, expected in STORY.values()]
+    assert moves(assignments) == [3, 4, 4, 4]
 
 
 async def test_the_class_of_the_page(tmp_path: Path) -> None:
-    """What docs/rebalancers.md shows does the same."""
+    """The class in docs/rebalancers.md places every lock as in Helix's tutorial."""
     [example] = shown(PAGE, "python")
     (tmp_path / "lock_manager.py").write_text(example)
     limits = Limits(path=(str(tmp_path),), seconds=100)
-    told = await tell(mode="UserDefined", class_name="lock_manager:LockManager", limits=limits)
-    assert [holders(assignment) for assignment in told[1:]] == [expected for _, expected in STORY.values()]
+    assignments = await play(mode="UserDefined", class_name="lock_manager:LockManager", limits=limits)
+    assert [holders(assignment) for assignment in assignments[1:]] == [expected for _, expected in STORY.values()]
 
 
 async def test_balanced_moves_least() -> None:
-    """Balanced keeps every step as even as modulus does, and moves only what evenness asks for."""
-    told = await tell(class_name="balanced")
-    assert moves(told) == [3, 2, 2, 2]
-    for assignment, (live, _) in zip(told[1:], STORY.values(), strict=True):
+    """`balanced` is as even as `mod` after each event, with the fewest moves."""
+    assignments = await play(class_name="balanced")
+    assert moves(assignments) == [3, 2, 2, 2]
+    for assignment, (live, _) in zip(assignments[1:], STORY.values(), strict=True):
         held = [holders(assignment).split().count(store) for store in live]
         assert max(held) - min(held) == 0
 
 
-async def test_pinned_moves_only_the_lost() -> None:
-    """Pinned leaves every lock where it is until its holder fails."""
-    told = await tell(class_name="pinned")
-    assert moves(told) == [0, 0, 0, 0]
+async def test_pinned_moves_only_lost_replicas() -> None:
+    """`pinned` moves a lock only if its holder fails."""
+    assignments = await play(class_name="pinned")
+    assert moves(assignments) == [0, 0, 0, 0]
     spread = Assignment.of([[store] for store in "abcabc"], voters=1)
     result = await rebalance(locks().view(), class_name="pinned", previous=spread, stores=stores("ac"))
     assert holders(result.assignment) == "a a c a c c"
 
 
-async def test_rendezvous_moves_only_between_the_changed() -> None:
-    """Under rendezvous a store that joins only takes, and one that returns takes exactly what was its own."""
-    told = await tell(class_name="rendezvous")
-    alone, with_b, with_c, without_b, again = (holders(assignment).split() for assignment in told[1:])
+async def test_rendezvous_moves_only_to_and_from_changed_stores() -> None:
+    """With `rendezvous`, a store that joins only gains locks, and one that returns gets back exactly its own."""
+    assignments = await play(class_name="rendezvous")
+    alone, with_b, with_c, without_b, again = (holders(assignment).split() for assignment in assignments[1:])
     assert set(alone) == {"a"}
     assert all(after in (before, "b") for before, after in zip(alone, with_b, strict=True))
     assert all(after in (before, "c") for before, after in zip(with_b, with_c, strict=True))

@@ -1,4 +1,4 @@
-"""Users' classes in a child process: what they are given, and that nothing they do reaches the operator."""
+"""Users' classes in a child process: their inputs, and their isolation from the operator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLE = TableView(name="t", partitions=2, replicas=1, consensus_size=1, config={
 STORES = StoresView.of(StoreView(name="a"), StoreView(name="b"))
 PREVIOUS = Assignment.of([["a"], ["b"]], voters=1)
 AMPLE = Limits(seconds=100)
-"""Time that is enough on the busiest machine."""
+"""Enough time on a busy machine."""
 GONE_WITHIN_MS = 10_000
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -43,7 +43,7 @@ class Good:
 
 
 class Runner:
-    """Writes a module, runs a class of it."""
+    """Writes a module and runs a class of it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -92,7 +92,7 @@ def run(tmp_path: Path) -> Runner:
 
 
 class Fifo:
-    """A named pipe that a child keeps open: its end of file proves that every process holding it is gone."""
+    """A named pipe that a child keeps open: end of file proves that all processes holding it have ended."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
@@ -100,7 +100,7 @@ class Fifo:
         self.reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
     async def opened(self) -> None:
-        """Return once a child has written to it."""
+        """Wait until a child has written to it."""
         ready = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.add_reader(self.reader, ready.set)
@@ -108,7 +108,7 @@ class Fifo:
         loop.remove_reader(self.reader)
 
     def ended(self) -> bool:
-        """Read to the end, waiting for the last holder to go; False if one stays."""
+        """Read until the last holder has ended; return False if one stays."""
         poll = select.poll()
         poll.register(self.reader, select.POLLIN)
         while poll.poll(GONE_WITHIN_MS):
@@ -132,14 +132,14 @@ os.write(fifo, b"up")
 
 
 async def test_answer(run: Runner) -> None:
-    """A good answer comes back as it was given."""
+    """A valid assignment is returned unchanged."""
     result = await run()
     assert result.assignment == Assignment.of([["a"], ["a"]], voters=1)
     assert result.context is None
 
 
 async def test_arguments(run: Runner) -> None:
-    """The class sees table, config, previous assignment, stores and what is true now."""
+    """The class gets table, config, previous assignment, stores and current state."""
     await run(
         """
         assert (table.name, table.partitions, table.replicas, table.consensus_size) == ("t", 2, 1, 1)
@@ -152,7 +152,7 @@ async def test_arguments(run: Runner) -> None:
 
 
 async def test_context(run: Runner) -> None:
-    """What one run saves, the next loads; the first loads None."""
+    """What one run saves, the next one loads; the first loads None."""
     body = """
         seen = self.context.load() or []
         self.context.save([*seen, "run"])
@@ -166,7 +166,7 @@ async def test_context(run: Runner) -> None:
 
 
 async def test_init_runs_once_per_run(run: Runner) -> None:
-    """Init comes once, before compute; state in self does not outlive the run."""
+    """`init` is called once, before `compute`; state in self does not survive the run."""
     body = (
         "self.context = context; context.save((context.load() or 0) + 1); assert not hasattr(self, 'was'); self.was = 1"
     )
@@ -188,7 +188,7 @@ async def test_init_runs_once_per_run(run: Runner) -> None:
     ],
 )
 async def test_classes_that_cannot_be_loaded(run: Runner, class_name: str, problem: str) -> None:
-    """The error says which class, and why it cannot be had."""
+    """The error names the class, and why it cannot be loaded."""
     (run.folder / "module.py").write_text(HEAD + "\nclass Strict(Good):\n    def __init__(self, x): pass\n")
     (run.folder / "broken.py").write_text("def (")
     (run.folder / "leaving.py").write_text("import sys; sys.exit(3)")
@@ -239,41 +239,41 @@ async def test_classes_that_cannot_be_loaded(run: Runner, class_name: str, probl
     ],
 )
 async def test_classes_that_fail(run: Runner, body: str, problem: str) -> None:
-    """The error says which class, and what it did."""
+    """The error names the class, and what it did."""
     with pytest.raises(RebalancerError) as caught:
         await run(body)
     assert str(caught.value).startswith(f"class module:User {problem}")
 
 
 async def test_init_that_fails(run: Runner) -> None:
-    """Init is watched like compute."""
+    """`init` is checked like `compute`."""
     with pytest.raises(RebalancerError, match="class module:User raised in init: KeyError: 'size'"):
         await run("context.config['size']", method="init")
 
 
 async def test_growth_is_bounded(run: Runner) -> None:
-    """Memory that grows step by step ends at the limit, as MemoryError."""
+    """Memory that grows step by step is limited, with a MemoryError."""
     limits = Limits(memory=64 << 20, seconds=AMPLE.seconds)
     with pytest.raises(RebalancerError, match="raised in compute: MemoryError"):
         await run("hoard = []\nwhile True: hoard.append(bytearray(1 << 20))", limits=limits)
 
 
 async def test_traceback_is_quoted(run: Runner) -> None:
-    """The message ends with where it happened, in the user's own code."""
+    """The message ends with the traceback in the user's code."""
     with pytest.raises(RebalancerError, match=r'module\.py", line \d+, in compute\n.*raise ValueError') as caught:
         await run("raise ValueError('no idea')")
     assert caught.value.__cause__ is None
 
 
 async def test_printing_is_allowed(run: Runner) -> None:
-    """A class may print what it likes; it is quoted only when the class fails."""
+    """A class may print; its output is quoted only if it fails."""
     await run("print('garbage' * 1000); os.write(1, bytes(range(256))); sys.stdout.write('\\x00')")
     with pytest.raises(RebalancerError, match="ended its process with code 7 without a result; it printed:\nso long"):
         await run("print('so long'); os._exit(7)")
 
 
 async def test_hanging(run: Runner, fifo: Fifo) -> None:
-    """A class that hangs, deaf to signals, is ended at the time limit and leaves nothing behind."""
+    """A class that hangs and ignores signals is killed at the time limit, with all its processes."""
     body = HOLD + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()"
     with pytest.raises(RebalancerError, match=r"timed out after 1\.5 s and was killed"):
         await run(body, table=fifo.table, limits=Limits(seconds=1.5))
@@ -281,19 +281,19 @@ async def test_hanging(run: Runner, fifo: Fifo) -> None:
 
 
 async def test_processes_left_behind(run: Runner, fifo: Fifo) -> None:
-    """What a class starts and leaves is ended with it, also after a good answer."""
+    """Processes that a class leaves behind are killed, even after a valid result."""
     body = HOLD + "subprocess.Popen(['sleep', '1000'], close_fds=False)"
     await run(body, table=fifo.table)
     assert fifo.ended()
 
 
 async def test_threads_left_behind(run: Runner) -> None:
-    """A thread that never ends does not hold the answer back."""
+    """A thread that never ends does not delay the result."""
     await run("threading.Thread(target=signal.pause).start(); threading.Thread(target=time.sleep, args=(99,)).start()")
 
 
 async def test_loop_is_free(run: Runner, fifo: Fifo) -> None:
-    """While a class computes, the loop runs on: here it opens the gate the class waits at."""
+    """While a class computes, the event loop continues: here it opens the gate that the class waits for."""
     gate = run.folder / "gate"
     os.mkfifo(gate)
     body = HOLD + f"open({str(gate)!r}).read()"
@@ -305,7 +305,7 @@ async def test_loop_is_free(run: Runner, fifo: Fifo) -> None:
 
 @pytest.mark.timeout(30)
 async def test_cancelling(run: Runner, fifo: Fifo) -> None:
-    """Cancelling the caller ends the child at once."""
+    """Cancelling the caller kills the child at once."""
     task = asyncio.create_task(run(HOLD + "signal.pause()", table=fifo.table, limits=Limits(seconds=600)))
     await fifo.opened()
     task.cancel()
@@ -315,7 +315,7 @@ async def test_cancelling(run: Runner, fifo: Fifo) -> None:
 
 
 async def test_nothing_is_left_open(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither answers nor failures leave descriptors or unreaped children behind."""
+    """Neither results nor failures leave file descriptors or zombie processes behind."""
     children = []
     start = subprocess.Popen.__init__
 
@@ -334,7 +334,7 @@ async def test_nothing_is_left_open(run: Runner, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_environment(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operator's environment, credentials and all, stays with the operator."""
+    """The child does not inherit the operator's environment, which may have credentials."""
     monkeypatch.setenv("ETCD_PASSWORD", "secret")
     result = await run("self.context.save(sorted(os.environ))")
     assert result.context is not None
@@ -349,14 +349,14 @@ async def test_same_answer_every_time(run: Runner) -> None:
 
 
 async def test_orphans_end_themselves(run: Runner) -> None:
-    """A child whose operator is gone has an alarm set a little past its time limit."""
+    """The child sets an alarm after its time limit, in case its operator is killed."""
     result = await run("self.context.save(signal.alarm(0))", limits=AMPLE)
     assert result.context is not None
     assert AMPLE.seconds / 2 <= int(result.context) <= AMPLE.seconds + 2
 
 
 async def test_class_names() -> None:
-    """UserDefined without a class of one's own is refused before anything is started."""
+    """UserDefined without a user's class is refused before a process is started."""
     for class_name in (None, "balanced"):
         with pytest.raises(RebalancerError, match=r"class: got .*; allowed: package\.module:Name"):
             await rebalance(TABLE, mode="UserDefined", class_name=class_name, previous=PREVIOUS, stores=STORES)
@@ -365,7 +365,7 @@ async def test_class_names() -> None:
 
 
 async def test_example_with_config_and_context() -> None:
-    """The example's hot partitions go to the fast stores, and its runs are counted."""
+    """The example places hot partitions on fast stores, and counts its runs."""
     [table] = load_yaml((EXAMPLES / "user-defined.yaml").read_text())
     assert isinstance(table, Table)
     stores = StoresView.of(*(StoreView(name=f"main-{i}") for i in range(5)))

@@ -43,12 +43,12 @@ def order(stores: str, leader: str | None = None) -> dict[int, Choice]:
         ("cde", "cde"),
     ],
 )
-def test_semi_auto_takes_the_first_that_live(live: str, expected: str) -> None:
+def test_semi_auto_uses_the_first_live_stores(live: str, expected: str) -> None:
     """The first `replicas` stores that live hold the partition, in the order of the list; the first leads."""
     assert rows("SemiAuto", order("abcde"), stores(live), previous=["abc"]) == [expected]
 
 
-def test_semi_auto_keeps_the_lost_where_there_is_no_spare() -> None:
+def test_semi_auto_keeps_lost_stores_without_a_spare() -> None:
     """Without a spare the lost store stays a member, last in order, and another leads."""
     assert rows("SemiAuto", order("abc"), stores("bc"), previous=["abc"]) == ["bca"]
 
@@ -112,7 +112,7 @@ def test_customized_leader_votes() -> None:
         rows("Customized", order("abc", "c"), stores("abc"), view=view)
 
 
-def test_customized_lost_store_may_stay_but_not_come() -> None:
+def test_customized_lost_store_may_stay_but_not_be_added() -> None:
     """A lost or draining store keeps what it has, and receives nothing."""
     assert rows("Customized", order("abc"), stores("bc"), previous=["abc"]) == ["abc"]
     with pytest.raises(RebalancerError, match="partition 0 goes to store a, which is lost"):
