@@ -1,4 +1,4 @@
-"""A clock's timers, on the loops that processes run on."""
+"""Timers of the system clock, on asyncio's event loop and on uvloop."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": loop_factory()}
 
 @pytest.mark.parametrize("factory", LOOPS.values(), ids=LOOPS)
 def test_no_timer_is_early(factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
-    """Whoever is called finds that the time has come: uvloop rounds to milliseconds, down as well as up."""
+    """A timer never fires early, although uvloop rounds delays to milliseconds, also down."""
 
     async def main() -> list[float]:
         clock = SystemClock()
-        begun = clock.now()
-        whens = [begun + number * 0.00013 for number in range(300)]
-        found: list[float] = []
+        started = clock.now()
+        whens = [started + number * 0.00013 for number in range(300)]
+        delays: list[float] = []
 
-        def note(when: float) -> None:
-            found.append(clock.now() - when)
+        def record(when: float) -> None:
+            delays.append(clock.now() - when)
 
         for when in whens:
-            clock.call_at(when, partial(note, when))
+            clock.call_at(when, partial(record, when))
         await clock.sleep(0.05)
-        while len(found) < len(whens):
+        while len(delays) < len(whens):
             await clock.sleep(0.001)
-        return found
+        return delays
 
     with asyncio.Runner(loop_factory=factory) as runner:
         assert min(runner.run(main())) >= 0
