@@ -259,7 +259,7 @@ def test_many_small_zones_are_planned_as_well() -> None:
         (
             table(3),
             StoresView(stores(2).stores + stores(1).stores),
-            "table orders: store s00 is listed twice; name each store once",
+            "table orders: store s00 is listed twice; list each store once",
         ),
     ],
 )
