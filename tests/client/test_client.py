@@ -142,12 +142,8 @@ async def test_a_pin_is_deleted_when_pinned_is_cancelled(
             done.set()
 
     def held() -> list[str]:
-        return [
-            name
-            for store in stores
-            for group in store.state_machine.engine.groups.values()
-            for name in group.metadata.pins
-        ]
+        groups = [group for store in stores for group in store.state_machine.engine.groups.values()]
+        return [name for group in groups for name in group.metadata.pins]
 
     async def read() -> None:
         async with orders.pinned():
