@@ -1,7 +1,8 @@
 """The kinds that the operator watches, each declared once.
 
-Watches, sweeps, the cache, work queues, reconcilers, Events and the metrics per kind are derived from `KINDS`. A new
-CRD is one entry here and its reconciler. The chart's RBAC rules are tested against this table.
+Watches, sweeps, the cache, work queues, reconcilers, Events and the metrics per kind are derived from `KINDS`. For a
+new CRD, add an entry here and its reconciler; docs/development.md lists the steps outside of the operator. The chart's
+RBAC rules are tested against this table.
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ def destroy_by_parts() -> Patch:
     def ask_first(world: World, store: Store) -> None:
         assert store.replica is not None
         if sidecars.leaders_word(world, store.replica.id):
-            store.agent.cleared, store.remembered = store.replica.id, store.agent.view
+            store.agent.confirmed_excluded, store.remembered = store.replica.id, store.agent.view
 
     def read_later(world: World, store: Store) -> bool:
         assert store.replica is not None
@@ -270,7 +270,7 @@ def destroy_by_parts() -> Patch:
     stack = contextlib.ExitStack()
     stack.enter_context(mock.patch.object(sidecars, "check", ask_first))
     stack.enter_context(mock.patch.object(sidecars, "may_delete", read_later))
-    stack.enter_context(mock.patch.object(PartitionAgent, "suspects", suspicion))
+    stack.enter_context(mock.patch.object(PartitionAgent, "seems_excluded", suspicion))
     return stack
 
 
@@ -292,7 +292,7 @@ def certain_lock() -> Patch:
 
     stack = contextlib.ExitStack()
     stack.enter_context(mock.patch.object(PartitionAgent, "sent", keeps_lock))
-    stack.enter_context(mock.patch.object(PartitionAgent, "gave_up", goes_on))
+    stack.enter_context(mock.patch.object(PartitionAgent, "outcome_unknown", goes_on))
     return stack
 
 

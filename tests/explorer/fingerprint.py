@@ -53,7 +53,7 @@ def _store(store: Store, world: World, rank: dict[int, int]) -> tuple[object, ..
         bool(store.waiting),
         agent.waiting, store.watched < world.watch_revision, agent.seen < agent.need,
         0 if agent.table is None else rank[agent.table.mod_revision],
-        me is not None and agent.cleared == me.id,
+        me is not None and agent.confirmed_excluded == me.id,
         me is not None and me.leading and agent.read_term == me.term,
         rank[agent.lock_mod], rank[agent.seeding],
         None if compared is None else tuple(rank[mod] for mod in compared),

@@ -84,10 +84,10 @@ def lag(world: World, store: Store, revision: int) -> None:
 
 
 def _deletions(world: World, store: Store) -> Iterator[Action]:
-    if store.replica is not None and store.agent.cleared == store.replica.id:
+    if store.replica is not None and store.agent.confirmed_excluded == store.replica.id:
         if may_delete(world, store):
             yield ("delete", store.name)
-    elif store.replica is not None and store.agent.suspects(store.replica.id):
+    elif store.replica is not None and store.agent.seems_excluded(store.replica.id):
         yield ("check", store.name)
     if not store.blank and not store.waiting and world.metastore.get(KEYS.tombstone(TABLE)) is not None:
         if store.replica is not None:
@@ -131,7 +131,7 @@ def act(world: World, kind: str, store: Store) -> None:
         case "timeout":
             store.waiting = 0
             if store.agent.waiting:
-                store.agent.gave_up()
+                store.agent.outcome_unknown()
 
 
 def _delete(store: Store) -> None:
@@ -225,7 +225,7 @@ def check(world: World, store: Store) -> None:
     """Read at one revision whether the keys exclude this store's replica."""
     assert store.replica is not None
     see(world, store)
-    store.agent.clear(store.replica.id)
+    store.agent.confirm_exclusion(store.replica.id)
 
 
 def may_delete(world: World, store: Store) -> bool:

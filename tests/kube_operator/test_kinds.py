@@ -17,7 +17,7 @@ from evenkeel.kube.object_kinds import (
     Kind,
     Object,
 )
-from evenkeel.model.conditions import REPEATING, ConditionType
+from evenkeel.model.conditions import DERIVED_CONDITIONS, ConditionType
 from evenkeel_operator.kinds import KINDS, OWNER_FIELDS, Enqueue, Notify, effects_of, watched_kinds
 from evenkeel_operator.kube.object_cache import Cache
 from evenkeel_operator.manifests.object_names import STORE_CLUSTER_LABEL
@@ -45,7 +45,7 @@ def test_every_resource_is_declared() -> None:
     for model, kind in RESOURCE_KINDS.items():
         assert declared[kind].status in get_args(model.model_fields["status"].annotation)  # type: ignore[attr-defined]
     assert {one for watched in KINDS for one in watched.conditions} == set(get_args(ConditionType))
-    assert all(watched.quiet <= watched.conditions - REPEATING for watched in KINDS)
+    assert all(watched.quiet <= watched.conditions - DERIVED_CONDITIONS for watched in KINDS)
     assert len(declared) == len(KINDS)
 
 

@@ -107,7 +107,7 @@ def test_a_lock_counts_once_it_was_seen(agent: PartitionAgent) -> None:
 def test_a_lock_of_unknown_outcome_is_written_again(agent: PartitionAgent) -> None:
     """The lock is written again even if it is visible, because the old transaction may still touch it."""
     lock(agent)
-    agent.gave_up()
+    agent.outcome_unknown()
     assert agent.reads_first(TERM)
     agent.see(LOCKED, READY, revision=9)
     agent.begin_term(TERM)
@@ -131,9 +131,9 @@ def test_no_lock_survives_a_new_term_or_restart(agent: PartitionAgent) -> None:
 def test_only_what_was_read_clears_a_replica(agent: PartitionAgent) -> None:
     """A suspicion does not clear a replica; a read that names the replica revokes an earlier clearance."""
     gone = ("a", 0)
-    assert agent.suspects(gone)
-    assert agent.cleared is None
-    agent.clear(gone)
-    assert agent.cleared == gone
-    agent.clear(("a", 1))
-    assert agent.cleared is None
+    assert agent.seems_excluded(gone)
+    assert agent.confirmed_excluded is None
+    agent.confirm_exclusion(gone)
+    assert agent.confirmed_excluded == gone
+    agent.confirm_exclusion(("a", 1))
+    assert agent.confirmed_excluded is None

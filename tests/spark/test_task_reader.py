@@ -175,7 +175,7 @@ def test_another_task_completes_the_pins(orders: TableClient, monkeypatch: pytes
         ({"columns": "id,nothing"}, "the table has no column nothing; there are: id, customer, amount"),
         ({"filter": '["=", "nothing", 1]'}, "the table has no column nothing"),
         ({"filter": '["=", "id", "one"]'}, "column id: 'one' is not an integer in range"),
-        ({"filter": '["like", "id", 1]'}, "no operator is called like"),
+        ({"filter": '["like", "id", 1]'}, "unknown filter operator like"),
         ({"tabel": "orders"}, "option tabel: unknown"),
         ({"endpoints": "grpc://127.0.0.1:1", "deadline": "0.2"}, "no store answers: grpc://127.0.0.1:1"),
         ({"ca": "/nowhere.crt"}, "/nowhere.crt: No such file"),

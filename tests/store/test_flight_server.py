@@ -286,7 +286,7 @@ async def test_client_killed_before_its_answer(store: Store, client: Client, mon
     await wait_until(contexts[0].is_cancelled)
     store.sidecar.applying = True
     store.sidecar.group("orders.1").send()
-    await wait_until(lambda: "put answers" not in {thread.name for thread in threading.enumerate()})
+    await wait_until(lambda: "put results" not in {thread.name for thread in threading.enumerate()})
     assert [row["customer"] for row in await client.rows()] == ["x"]
 
 

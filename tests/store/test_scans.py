@@ -130,7 +130,7 @@ def test_every_type_comes_back_and_can_be_compared(
         ({"filter": ["=", "nmae", 1]}, UnknownColumnError, "no column nmae; there are: id, name, amount"),
         ({"filter": "id = 1"}, FilterError, "begins with an operator"),
         ({"filter": []}, FilterError, "begins with an operator"),
-        ({"filter": ["like", "name", "x"]}, FilterError, "no operator is called like; there are: and, or, not, ="),
+        ({"filter": ["like", "name", "x"]}, FilterError, "unknown filter operator like; allowed: and, or, not, ="),
         ({"filter": ["=", "id"]}, FilterError, "`=` takes a column and a value"),
         ({"filter": ["=", "id", "1"]}, FilterError, "column id: '1' is not an integer"),
         ({"filter": ["=", "id", 1 << 63]}, FilterError, "is not an integer in range"),

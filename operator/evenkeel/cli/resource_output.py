@@ -8,7 +8,7 @@ from typing import Final
 
 from evenkeel.cli.terminal_output import Listing, span
 from evenkeel.errors import InvalidInputError
-from evenkeel.model.conditions import REPEATING, Conditions, parse_timestamp
+from evenkeel.model.conditions import DERIVED_CONDITIONS, Conditions, parse_timestamp
 from evenkeel.model.partitionassignment import PartitionAssignment
 from evenkeel.model.rebalanceplan import RebalancePlan, RebalancePlanStatus
 from evenkeel.model.resource_loading import Resource
@@ -75,7 +75,7 @@ def notes_of(resource: Resource, program: str = "evenkeel") -> Iterator[str]:
     if resource.metadata.deletion_timestamp:
         yield "being deleted"
     for entry in conditions_of(resource):
-        if entry.type not in REPEATING and entry.reason not in _USUAL and entry.message:
+        if entry.type not in DERIVED_CONDITIONS and entry.reason not in _USUAL and entry.message:
             yield f"{entry.type} is {entry.status}, {entry.reason}: {_first_line(resource, entry.message, program)}"
 
 

@@ -46,7 +46,7 @@ UNDELETE_ANNOTATION: Final = "evenkeel.dev/undelete"
 """On a StoreCluster: deleted tables to restore, as `<name>.<uid>`, separated by commas; removed when done."""
 PURGE_ANNOTATION: Final = "evenkeel.dev/purge"
 """On a StoreCluster: deleted tables whose data to remove now, in the same format; removed when done."""
-_SURE_SECONDS: Final = 3600.0
+_CLOCK_GRACE_SECONDS: Final = 3600.0
 """How long a controller that just started removes no data: NTP may have to correct its wall clock first."""
 _SPEC_BYTES: Final = 16384
 """The longest spec that the status includes; most are a tenth of that."""
@@ -181,7 +181,7 @@ class DroppedTableReconciler:
         seen = self._seen.setdefault(key, now)
         if until is None:
             return None
-        sure = seen + min(_SURE_SECONDS, until - dropped.since)
+        sure = seen + min(_CLOCK_GRACE_SECONDS, until - dropped.since)
         return max(0.0, sure - now, until - min(context.steady(), context.wall_clock()))
 
     def _forget(self, key: str) -> None:

@@ -38,7 +38,7 @@ __all__ = ["StoreReconciler"]
 log = logging.getLogger(__name__)
 
 ADOPTING_SECONDS: Final = 1.0
-AWAY_SECONDS: Final = 60.0
+UNCHECKED_SECONDS: Final = 60.0
 """A controller that could not check the stores for so long restarts the delays of lost stores."""
 
 
@@ -141,7 +141,7 @@ class StoreReconciler:
             desired,
             keys=context.keys,
             now=context.steady(),
-            restart_delays=began - self._checked > AWAY_SECONDS,
+            restart_delays=began - self._checked > UNCHECKED_SECONDS,
             epoch=context.held.compare,
         )
         txns = tuple(decisions)

@@ -37,7 +37,7 @@ _DEFRAGMENTATIONS: Final = 3
 _POLL_SECONDS: Final = 0.2
 _STEADY_POLLS: Final = 5
 """Compaction has ended if this many polls in a row return the same size."""
-_MOST_POLLS: Final = 300
+_MAX_POLLS: Final = 300
 """Number of polls after which a member is defragmented even if its compaction has not ended."""
 _QUOTA_FIELD: Final = 12
 """`dbSizeQuota` of a StatusResponse: etcd sends it since 3.6, but the client's messages do not have it."""
@@ -149,7 +149,7 @@ class Maintenance:
     async def _compacted(self, member: EtcdSettings) -> Any:
         """Wait until the member's used size no longer shrinks: each member compacts itself, and only one responds."""
         found: list[Any] = []
-        while len(found) < _MOST_POLLS and not _steady([each.dbSizeInUse for each in found]):
+        while len(found) < _MAX_POLLS and not _steady([each.dbSizeInUse for each in found]):
             found.append(await self._ask(member, _status, rpc.StatusRequest()))
             await asyncio.sleep(_POLL_SECONDS)
         return found[-1]

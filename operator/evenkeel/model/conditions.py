@@ -20,8 +20,8 @@ from evenkeel.model.resource_base import Count, StatusModel, known_values
 from evenkeel.versions import Feature, supports
 
 __all__ = [
+    "DERIVED_CONDITIONS",
     "FIRST_TYPES",
-    "REPEATING",
     "STALLING",
     "Condition",
     "ConditionType",
@@ -104,7 +104,7 @@ class Reason(enum.StrEnum):
     FOREIGN_OBJECT = "ForeignObject"
 
 
-REPEATING: Final = frozenset(("Available", "Reconciling", "Stalled"))
+DERIVED_CONDITIONS: Final = frozenset(("Available", "Reconciling", "Stalled"))
 """Conditions for programs, derived from Ready, Progressing and Degraded; people need not see them."""
 STALLING: Final = frozenset(
     (

@@ -80,7 +80,7 @@ class Resources(Model):
     """Resources of the two containers of a store's pod."""
 
     store: ContainerResources = ContainerResources()
-    """Resources of the table engine, whose memory and threads follow the limits."""
+    """Resources of the table store; its database gets a share of the memory limit."""
     raft: ContainerResources = ContainerResources()
     """Resources of the raft sidecar, which keeps its logs in memory; how much it keeps follows the memory limit."""
 

@@ -45,7 +45,7 @@ __all__ = ["Copies", "plan_progress", "problem_status", "table_status"]
 _BEING_CREATED = "the table is being created"
 _STUCK_SHOWN = 20
 _STORES_SHOWN = 5
-_LITTLE = 4
+_SMALL_CHANGE = 4
 """The size in a status is updated when it has changed by more than a quarter."""
 
 
@@ -144,7 +144,7 @@ def _newest_plan(plan: Plan | None, before: TableStatus | None) -> int:
 def _only_grown(before: TableStatus, after: TableStatus) -> bool:
     """Whether only the size has changed, and only a little: a table grows with every write."""
     little = after.bytes is not None and before.bytes is not None
-    little = little and abs((after.bytes or 0) - (before.bytes or 0)) * _LITTLE <= (before.bytes or 0)
+    little = little and abs((after.bytes or 0) - (before.bytes or 0)) * _SMALL_CHANGE <= (before.bytes or 0)
     return little and after.model_copy(update={"bytes": before.bytes}) == before
 
 

@@ -3,7 +3,7 @@
 Modules:
     crd_check            checks that the CRDs are those of this release
     event_recorder       Events for transitions of conditions
-    kube_status_writer   writes statuses, at most one per object and second
+    kube_status_writer   writes statuses, at a limited rate per object
     leader_lease         leader election by a Lease
     object_applier       server-side apply of objects that the operator owns
     object_cache         cache of the watched objects

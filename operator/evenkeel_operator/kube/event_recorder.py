@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from evenkeel.errors import KubernetesError
 from evenkeel.kube.kube_client import FIELD_MANAGER, Kube
 from evenkeel.kube.object_kinds import EVENT, Object
-from evenkeel.model.conditions import REPEATING
+from evenkeel.model.conditions import DERIVED_CONDITIONS
 from evenkeel.runtime.clock import Clock, SystemClock
 
 __all__ = ["EventRecorder", "Transition", "transitions"]
@@ -45,7 +45,8 @@ def transitions(before: Object, after: Object, *, quiet: QuietConditions = _NOTH
     new = {
         condition["type"]: condition
         for condition in (after.get("status") or {}).get("conditions", ())
-        if condition["type"] not in REPEATING and _verdict(known.get(condition["type"], {})) != _verdict(condition)
+        if condition["type"] not in DERIVED_CONDITIONS
+        and _verdict(known.get(condition["type"], {})) != _verdict(condition)
     }
     for kind in quiet.get(after.get("kind", ""), ()):
         new.pop(kind, None)

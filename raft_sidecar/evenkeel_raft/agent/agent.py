@@ -95,9 +95,9 @@ class Agent:
         groups.on_change = queue.add
 
     def _assemble(self) -> None:
-        """Create the parts that hold metastore state;
+        """Create the parts that hold metastore state.
 
-        called again when a metastore is adopted, as after a process start.
+        It is called again when a metastore is adopted, as after a process start.
         """
         context = self._context
         keys, me = context.keys, context.me
@@ -156,9 +156,9 @@ class Agent:
     # Lifecycle
 
     async def run(self) -> None:
-        """Follow the metastore and act on it;
+        """Follow the metastore and act on it.
 
-        raise UnsupportedVersionError if this release cannot be part of the cluster.
+        Raises UnsupportedVersionError if this release cannot be part of the cluster.
         """
         refused: BaseException | None = None
         try:
@@ -328,7 +328,7 @@ class Agent:
         if request.term and tracked.agent.read_term != request.term:
             tracked.agent.begin_term(request.term)
         if request.running is not None:
-            tracked.agent.clear(request.running)
+            tracked.agent.confirm_exclusion(request.running)
 
     def _problems(self, reports: Mapping[Partition, GroupReport]) -> dict[Partition, str]:
         """Return why partitions make no progress; where several parts report a problem, the most specific one wins."""

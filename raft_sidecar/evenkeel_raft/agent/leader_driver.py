@@ -120,7 +120,7 @@ class LeaderDriver:
         finally:
             self._context.counters.transactions[write.what, outcome] += 1
             if outcome == "unknown":
-                tracked.agent.gave_up()
+                tracked.agent.outcome_unknown()
         if outcome != "unknown":
             self._answered(tracked, write.what, result)
 

@@ -35,9 +35,9 @@ class LeadershipInhibition:
                 self._context.groups.set_leadership_inhibited(False)
 
     async def until_handed_over(self) -> int:
-        """Wait until other stores lead all groups, at most `hand_over_seconds`;
+        """Wait until other stores lead all groups, at most `hand_over_seconds`.
 
-        return how many groups are still led here.
+        Returns how many groups are still led here.
         """
         clock = self._context.clock
         until = clock.now() + self._context.settings.hand_over_seconds

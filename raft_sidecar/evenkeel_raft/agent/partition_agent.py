@@ -5,13 +5,13 @@ may be lost at any moment: the last view, whether this term's leader has done it
 is in flight, and which lock certainly belongs to this leader. Its driver (the sidecar, or the explorer) asks what to
 do, does it, and reports the outcome.
 
-    see            the watch or a linearizable read shows the keys at a revision
-    to_start       the replica that this volume should start
-    lead           the leader's next action; nothing before its term's linearizable read (`reads_first`, `may_lead`)
-    proposed       raft accepted a configuration
-    sent/answered  a transaction was sent, and its result arrived; `gave_up` if the outcome is unknown
-    suspects       the keys seem to exclude this store's replica: read them linearizably, then call `clear`
-    cleared        the replica that a linearizable read excluded: ask the group's leader before deleting it
+    see                 the watch or a linearizable read shows the keys at a revision
+    to_start            the replica that this volume should start
+    lead                the leader's next action, after its term's linearizable read (`reads_first`, `may_lead`)
+    proposed            raft accepted a configuration
+    sent, answered      a transaction was sent, and its result arrived; `outcome_unknown` if it did not
+    seems_excluded      the keys seem to exclude this store's replica: read them linearizably, then `confirm_exclusion`
+    confirmed_excluded  the replica that a linearizable read excluded: ask the group's leader before deleting it
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class PartitionAgent:
     """The agent of one partition on one store."""
 
     __slots__ = (
-        "_keys", "_table_key", "cleared", "held", "lock_compared", "lock_mod", "need", "read_term", "seeding", "seen",
-        "store", "table", "view", "volume", "waiting",
+        "_keys", "_table_key", "confirmed_excluded", "held", "lock_compared", "lock_mod", "need", "read_term",
+        "seeding", "seen", "store", "table", "view", "volume", "waiting",
     )  # fmt: skip
 
     def __init__(self, keys: PartitionKeys, table_key: str, *, store: str, volume: str, held: int = 0) -> None:
@@ -49,10 +49,7 @@ class PartitionAgent:
         self.store = store
         self.volume = volume
         self.held = held
-        """The highest replica id that this volume ever held of the group;
-
-        the volume never starts it or a lower one again.
-        """
+        """The highest replica id that this volume ever held of the group. It never starts that or a lower one again."""
         self.restart()
 
     def restart(self) -> None:
@@ -65,11 +62,8 @@ class PartitionAgent:
         self.waiting = ""
         self.lock_mod = 0
         self.lock_compared: tuple[int, int] | None = None
-        """Pending and lock as compared by a lock transaction of unknown outcome;
-
-        while unchanged, it may still succeed.
-        """
-        self.cleared: ReplicaId | None = None
+        """Pending and lock as compared by a lock transaction of unknown outcome; it may succeed while both match."""
+        self.confirmed_excluded: ReplicaId | None = None
         self.seeding = 0
         """The version of the table's record for which this term's leader proposed the group's configuration again."""
 
@@ -87,7 +81,7 @@ class PartitionAgent:
         """Record that the last view was read linearizably after the election of `term`."""
         self.read_term, self.lock_mod, self.seeding = term, 0, 0
 
-    # LeaderDriver
+    # Leading
 
     def reads_first(self, term: int) -> bool:
         """Whether the leader of `term` must read the keys linearizably before it acts."""
@@ -131,7 +125,7 @@ class PartitionAgent:
         self.waiting = ""
         self.need = revision
 
-    def gave_up(self) -> None:
+    def outcome_unknown(self) -> None:
         """Record that the outcome stays unknown: the leader reads linearizably and writes its lock again."""
         self.waiting, self.read_term, self.lock_mod = "", 0, 0
 
@@ -143,10 +137,10 @@ class PartitionAgent:
             return None
         return replica_decision.start(self.view, store=self.store, volume=self.volume, newest_held=self.held)
 
-    def suspects(self, running: ReplicaId) -> bool:
+    def seems_excluded(self, running: ReplicaId) -> bool:
         """Whether the last view excludes the replica, so that a linearizable read is worthwhile."""
         return self.view is not None and replica_decision.excluded(self.view, running)
 
-    def clear(self, running: ReplicaId) -> None:
+    def confirm_exclusion(self, running: ReplicaId) -> None:
         """Record whether the view just read linearizably excludes the replica."""
-        self.cleared = running if self.suspects(running) else None
+        self.confirmed_excluded = running if self.seems_excluded(running) else None

@@ -1,8 +1,8 @@
 """Starts the replicas that this volume should have, and deletes those that it should not.
 
-Absence is never exclusion. A replica is deleted only after a linearizable read of its partition's keys at one revision
-excluded it *and then* the group's leader, confirmed by a quorum, said that it is no member; or when its table was
-dropped, see `table_drops`.
+A missing key never proves that a replica is excluded. A replica is deleted only after a linearizable read of its
+partition's keys at one revision excluded it *and then* the group's leader, confirmed by a quorum, said that it is no
+member; or when its table was dropped, see `table_drops`.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class ReplicaLifecycle:
     def reconcile_running(self, tracked: TrackedPartition, running: ReplicaId) -> bool:
         """Reconcile a running replica; return whether it may have to be deleted, so that nothing else is done."""
         partition = tracked.partition
-        if tracked.agent.cleared == running:
+        if tracked.agent.confirmed_excluded == running:
             if self._retries.due(partition) and self._jobs.has_slot(partition):
                 stores = sorted({peer.store for peer in tracked.agent.view.peers()}) if tracked.agent.view else []
                 self._jobs.run(partition, lambda: self._ask_and_delete(partition, running, stores))
             return True
-        if tracked.agent.suspects(running):
+        if tracked.agent.seems_excluded(running):
             self._reader.request(partition)
             return True
         return False

@@ -67,7 +67,7 @@ async def _run(options: Options, host: Host, metastore: EtcdMetastore, asked: as
             host.failed.result()
         if following.done():
             following.result()
-        log.info("stopping; handing over leaderships first")
+        log.info("stopping: handing over leaderships")
         await _unless_failed(host, agent.stop())
         await following
     finally:

@@ -139,7 +139,7 @@ class _ResultWriter(threading.Thread):
     """Sends results in the order of their batches while more batches are read."""
 
     def __init__(self, results: queue.Queue[concurrent.futures.Future[PutResult] | None], writer: Any) -> None:
-        super().__init__(name="put answers", daemon=True)
+        super().__init__(name="put results", daemon=True)
         self._results = results
         self._writer = writer
         self.error: StoreError | None = None

@@ -1,6 +1,6 @@
 """Client requests as SQL over a group's tables.
 
-Column names are looked up in the table's schema and replaced by names of our own; values become parameters. No text of
+Column names are looked up in the table's schema and replaced by internal names; values become parameters. No text of
 a client becomes part of the SQL.
 """
 
@@ -216,7 +216,7 @@ def _filter(given: Any, schema: RowSchema, parameters: list[Any], depth: int = 0
 def _condition(operator: str, operands: list[Any], schema: RowSchema, parameters: list[Any]) -> str:
     if operator not in _CONDITIONS:
         known = ", ".join(["and", "or", "not", *_CONDITIONS])
-        raise FilterError(f"no operator is called {operator}; there are: {known}")
+        raise FilterError(f"unknown filter operator {operator}; allowed: {known}")
     make, count = _CONDITIONS[operator]
     if len(operands) != count or not isinstance(operands[0], str):
         raise FilterError(f"`{operator}` takes a column" + (" and a value" if count > 1 else ""))
