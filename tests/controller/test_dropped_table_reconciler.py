@@ -163,7 +163,7 @@ async def test_a_retained_table_stays_until_it_is_purged(scene: Scene) -> None:
     scene.clock.advance(1000 * DAY)
     await scene.pass_time(60, step=5)
     assert await record(scene, key) is not None
-    with pytest.raises(InvalidInputError, match=f"{key}.*purge these first"):
+    with pytest.raises(InvalidInputError, match=f"{key}.*purge them first"):
         await scene.resources.delete(StoreCluster, "main")
     await ask(scene, PURGE_ANNOTATION, key)
     assert await record(scene, key) is None
@@ -176,7 +176,7 @@ async def test_a_retained_table_stays_until_it_is_purged(scene: Scene) -> None:
 async def test_a_store_cluster_stays_for_as_long_as_data_is_kept(scene: Scene) -> None:
     """Deleting table and StoreCluster together does not bypass `undeleteFor`."""
     key = await dropped(scene)
-    with pytest.raises(InvalidInputError, match=f"{key}.*purge these first"):
+    with pytest.raises(InvalidInputError, match=f"{key}.*purge them first"):
         await scene.resources.delete(StoreCluster, "main")
     await scene.pass_time(DAY + 3600, step=600)
     await scene.resources.delete(StoreCluster, "main")

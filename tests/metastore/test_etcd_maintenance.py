@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from evenkeel.errors import NoSpaceError
+from evenkeel.metastore import etcd_maintenance
 from evenkeel.metastore.etcd_maintenance import Maintenance, ReliefSchedule
 from evenkeel.metastore.etcd_metastore import EtcdMetastore
 from evenkeel.metastore.etcd_server import EtcdBinary, EtcdCluster, EtcdServer
@@ -116,6 +117,23 @@ def test_attempts_become_rare() -> None:
     assert [schedule.due() for _ in range(1000)][-1]
     schedule.attempted()
     assert [schedule.due(), schedule.due()] == [False, True], "it begins with short waits again"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ended"),
+    [
+        ([], False),
+        ([90, 50, 50, 50], False),
+        ([90, 50, 50, 50, 50, 50], True),
+        ([90, 50, 50, 50, 50, 40], False),
+        ([90] * 40, False),
+        ([90] * 50, True),
+        ([90] * 30 + [40] * 5, True),
+    ],
+)
+def test_a_compaction_that_starts_late_is_awaited(sizes: list[int], ended: bool) -> None:
+    """A member's compaction has ended when its size is steady and has shrunk, or never shrinks for ten seconds."""
+    assert etcd_maintenance._ended(sizes, 90) is ended
 
 
 async def test_every_member_is_defragmented(etcd_binary: EtcdBinary, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ WRONG = {
     "--log-format xml": "--log-format 'xml'",
     "--tls-ca /ca": "--tls-ca, --tls-cert and --tls-key must be set together",
     "--etcd-endpoints ": "etcd endpoints: none given",
-    "--etcd-endpoints etcd:2379": "etcd endpoint 'etcd:2379'",
+    "--etcd-endpoints etcd:2379": "etcd endpoint: got 'etcd:2379'",
     "--etcd-cert /c": "etcd client certificate",
     "--etcd-user u": "etcd credentials",
     "--etcd-password-file /nowhere": "--etcd-password-file /nowhere: No such file",

@@ -37,6 +37,8 @@ _DEFRAGMENTATIONS: Final = 3
 _POLL_SECONDS: Final = 0.2
 _STEADY_POLLS: Final = 5
 """Compaction has ended if this many polls in a row return the same size."""
+_START_POLLS: Final = 50
+"""Number of polls for which a member's compaction may not have freed anything yet: each member starts on its own."""
 _MAX_POLLS: Final = 300
 """Number of polls after which a member is defragmented even if its compaction has not ended."""
 _QUOTA_FIELD: Final = 12
@@ -91,11 +93,11 @@ class Maintenance:
         alarms = await self._alarms()
         if not alarms:
             return False
-        await self._compact()
         members = await self._members()
-        for member in members:
-            await self._defragment(member)
-        for member in members:
+        await self._compact()
+        for member, used in members:
+            await self._defragment(member, used)
+        for member, _ in members:
             await self._check_space(member)
         for alarm in alarms:
             request = rpc.AlarmRequest(action=rpc.AlarmRequest.DEACTIVATE, memberID=alarm.memberID, alarm=rpc.NOSPACE)
@@ -112,9 +114,9 @@ class Maintenance:
         with contextlib.suppress(CompactedError):
             await self._ask(self._slow(self._settings), _compact, request)
 
-    async def _members(self) -> list[EtcdSettings]:
-        """Return the settings of each member that answers, the leader last, to disturb requests the least."""
-        found: list[tuple[bool, EtcdSettings]] = []
+    async def _members(self) -> list[tuple[EtcdSettings, int]]:
+        """Return settings and used bytes of each member that answers, the leader last, to disturb requests the least."""
+        found: list[tuple[bool, EtcdSettings, int]] = []
         for endpoint in self._settings.endpoints:
             alone = msgspec.structs.replace(self._settings, endpoints=(endpoint,))
             try:
@@ -122,14 +124,14 @@ class Maintenance:
             except MetastoreError as error:
                 log.warning("cannot defragment an etcd member now, because it does not answer: %s", error)
             else:
-                found.append((status.leader == status.header.member_id, alone))
-        return [alone for _, alone in sorted(found, key=lambda entry: entry[0])]
+                found.append((status.leader == status.header.member_id, alone, status.dbSizeInUse))
+        return [(alone, used) for _, alone, used in sorted(found, key=lambda entry: entry[0])]
 
-    async def _defragment(self, member: EtcdSettings) -> None:
+    async def _defragment(self, member: EtcdSettings, used: int) -> None:
         """Defragment a member, and again if its compaction has since freed more than half of the file."""
         try:
             for attempt in range(_DEFRAGMENTATIONS):
-                status = await self._compacted(member)
+                status = await self._compacted(member, used)
                 if attempt and status.dbSizeInUse * 2 >= status.dbSize:
                     return
                 await self._ask(self._slow(member), _defragment, rpc.DefragmentRequest())
@@ -146,10 +148,13 @@ class Maintenance:
                 "StoreClusters"
             )
 
-    async def _compacted(self, member: EtcdSettings) -> Any:
-        """Wait until the member's used size no longer shrinks: each member compacts itself, and only one responds."""
+    async def _compacted(self, member: EtcdSettings, used: int) -> Any:
+        """Wait until the member's used size no longer shrinks below `used`, its size before the compaction.
+
+        Each member compacts itself, and only one of them responds.
+        """
         found: list[Any] = []
-        while len(found) < _MAX_POLLS and not _steady([each.dbSizeInUse for each in found]):
+        while len(found) < _MAX_POLLS and not _ended([each.dbSizeInUse for each in found], used):
             found.append(await self._ask(member, _status, rpc.StatusRequest()))
             await asyncio.sleep(_POLL_SECONDS)
         return found[-1]
@@ -165,8 +170,10 @@ class Maintenance:
             await link.close()
 
 
-def _steady(sizes: list[int]) -> bool:
-    return len(sizes) >= _STEADY_POLLS and len(set(sizes[-_STEADY_POLLS:])) == 1
+def _ended(sizes: list[int], used: int) -> bool:
+    """Whether a compaction has ended, by the used sizes since it was requested."""
+    started = len(sizes) >= _START_POLLS or bool(sizes and sizes[-1] < used)
+    return started and len(sizes) >= _STEADY_POLLS and len(set(sizes[-_STEADY_POLLS:])) == 1
 
 
 def _alarm(connection: Connection) -> Any:
