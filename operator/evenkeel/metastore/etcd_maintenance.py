@@ -115,7 +115,7 @@ class Maintenance:
             await self._ask(self._slow(self._settings), _compact, request)
 
     async def _members(self) -> list[tuple[EtcdSettings, int]]:
-        """Return settings and used bytes of each member that answers, the leader last, to disturb requests the least."""
+        """Return settings and used bytes of each member that answers; the leader last, to disturb requests least."""
         found: list[tuple[bool, EtcdSettings, int]] = []
         for endpoint in self._settings.endpoints:
             alone = msgspec.structs.replace(self._settings, endpoints=(endpoint,))
