@@ -58,12 +58,12 @@ class StoreProcesses:
         self.group: int | None = None
         """The user group of its processes, by which firewall rules match them."""
         self.sidecar: Process | None = None
-        self.machine: Process | None = None
+        self.state_machine: Process | None = None
 
     async def start(self) -> None:
         self.directory.mkdir(parents=True, exist_ok=True)
         await self.start_sidecar()
-        await self.start_machine()
+        await self.start_state_machine()
 
     async def start_sidecar(self) -> None:
         self.sidecar = await self._launch(
@@ -75,9 +75,9 @@ class StoreProcesses:
             *("--etcd-endpoints", ",".join(self.endpoints), *self.flags),
         )
 
-    async def start_machine(self) -> None:
-        self.machine = await self._launch(
-            "machine",
+    async def start_state_machine(self) -> None:
+        self.state_machine = await self._launch(
+            "state_machine",
             "evenkeel_reference",
             *("--socket", str(self.socket), "--data", str(self.directory / "state")),
             *("--listen", f"{LOOPBACK}:{self.front}"),
@@ -99,7 +99,7 @@ class StoreProcesses:
 
     def send(self, what: signal.Signals) -> None:
         """Send a signal to both processes."""
-        for process in (self.sidecar, self.machine):
+        for process in (self.sidecar, self.state_machine):
             if process is not None and process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, what)
@@ -108,9 +108,9 @@ class StoreProcesses:
         """End both processes: with SIGKILL at once, else the state machine first, like Kubernetes."""
         if what is signal.SIGKILL:
             self.send(what)
-        for process in (self.machine, self.sidecar):
+        for process in (self.state_machine, self.sidecar):
             await end(process, what)
-        self.machine = self.sidecar = None
+        self.state_machine = self.sidecar = None
 
     async def wipe(self) -> None:
         """Kill the processes and delete the disk."""
@@ -132,7 +132,7 @@ class StoreProcesses:
 
     def log(self) -> str:
         """Return the end of its logs."""
-        logs = (self.directory / f"{what}.log" for what in ("sidecar", "machine"))
+        logs = (self.directory / f"{what}.log" for what in ("sidecar", "state_machine"))
         return "\n".join(log.read_text(errors="replace")[-4000:] for log in logs if log.exists())
 
 

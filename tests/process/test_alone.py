@@ -34,7 +34,7 @@ async def moved_from(cluster: ProcessCluster, store: StoreProcesses) -> None:
     await cluster.until(elsewhere)
 
 
-@pytest.mark.parametrize("which", ["machine", "sidecar"])
+@pytest.mark.parametrize("which", ["state_machine", "sidecar"])
 async def test_one_process_of_a_store(new_cluster: NewCluster, which: str) -> None:
     """If only the state machine or only the sidecar of the leader is killed or paused, another store leads."""
     cluster = await new_cluster(stores=3, partitions=2)
@@ -43,7 +43,7 @@ async def test_one_process_of_a_store(new_cluster: NewCluster, which: str) -> No
         await load.goes_on()
         for what in (signal.SIGKILL, signal.SIGSTOP):
             store = await leader(cluster)
-            process = store.machine if which == "machine" else store.sidecar
+            process = store.state_machine if which == "state_machine" else store.sidecar
             assert process is not None
             os.kill(process.pid, what)
             await moved_from(cluster, store)
@@ -52,7 +52,7 @@ async def test_one_process_of_a_store(new_cluster: NewCluster, which: str) -> No
                 os.kill(process.pid, signal.SIGCONT)
             else:
                 await process.wait()
-                await (store.start_machine() if which == "machine" else store.start_sidecar())
+                await (store.start_state_machine() if which == "state_machine" else store.start_sidecar())
             await load.goes_on()
             await cluster.until_ready(store)
     await finish(cluster, load)
@@ -94,7 +94,7 @@ async def test_stores_end_in_good_order(new_cluster: NewCluster) -> None:
         for name in sorted(cluster.stores):
             store = cluster.stores[name]
             began = time.perf_counter()
-            for process in (store.machine, store.sidecar):
+            for process in (store.state_machine, store.sidecar):
                 assert process is not None
                 await end(process, signal.SIGTERM)
                 assert process.returncode == 0, store.log()

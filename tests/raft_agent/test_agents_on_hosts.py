@@ -116,7 +116,7 @@ async def new_stores(tmp_path: Path) -> AsyncIterator[Callable[..., Awaitable[St
         made.append(Stores(hosts))
         for name in names:
             await hosts[name].start()
-            await hosts[name].start_machine()
+            await hosts[name].start_state_machine()
             made[-1].start(name)
         return made[-1]
 
@@ -186,5 +186,5 @@ async def test_no_record_stays_when_every_state_machine_is_gone(new_stores: Call
     await stores.hosts.until(lambda: stores.mvcc.get(key) is None or stores.hosts.clock.now() > deadline)
     assert stores.mvcc.get(key) is None
     for name in "abc":
-        await stores.hosts[name].start_machine()
+        await stores.hosts[name].start_state_machine()
     await stores.hosts.until(lambda: stores.mvcc.get(key) is not None)

@@ -133,7 +133,7 @@ class Member:
             assert not self._host.failed.done(), self._host.failed.exception()
             self._host = None
 
-    async def start_machine(self, **faults: Any) -> None:
+    async def start_state_machine(self, **faults: Any) -> None:
         self._machine = machine = FaultyMachine(self.directory / "state")
         for name, value in faults.items():
             setattr(machine, name, value)
@@ -195,7 +195,7 @@ class Cluster:
     async def start(self) -> None:
         for member in self.members.values():
             await member.start()
-            await member.start_machine()
+            await member.start_state_machine()
         self.introduce()
 
     def introduce(self) -> None:

@@ -72,7 +72,7 @@ async def test_a_snapshot_that_cannot_be_restored_is_replaced(new_cluster: NewCl
     await cluster.until(lambda: any(not path.name.endswith(".partial") for path in inbox.iterdir()))
     for rows in inbox.glob("*/rows"):
         rows.write_bytes(b"rubbish")
-    await newcomer.start_machine()
+    await newcomer.start_state_machine()
     await changing
     await cluster.equal("abcd", VALUES)
     await cluster.until(lambda: problem(newcomer) == "")
@@ -82,7 +82,7 @@ async def test_nothing_is_restored_before_the_log_has_it(new_cluster: NewCluster
     """A snapshot is restored only after the log has recorded it."""
     cluster, newcomer = await beyond_the_log(new_cluster)
     await newcomer.stop_machine()
-    await newcomer.start_machine(hold={"open"})
+    await newcomer.start_state_machine(hold={"open"})
     await cluster.until(lambda: newcomer.machine.asked["open"])
     # From here on, writes are not completed.
     writes: list[Callable[[], None]] = []
@@ -145,7 +145,7 @@ async def test_an_unanswered_open_is_reported(new_cluster: NewCluster) -> None:
     await cluster.write(x="1")
     bad = cluster.leading()
     await bad.stop_machine()
-    await bad.start_machine(hold={"open"})
+    await bad.start_state_machine(hold={"open"})
     await cluster.until(lambda: cluster.leader() not in (None, bad))
     await cluster.until(lambda: "has not answered" in problem(bad))
     bad.machine.release()
@@ -186,7 +186,7 @@ async def test_a_backlog_is_bounded(new_cluster: NewCluster) -> None:
     values |= more
     assert node.unapplied_bytes() < 2 * limit
     assert node.leader
-    await poor.start_machine()
+    await poor.start_state_machine()
     await cluster.equal("abc", values)
 
 
@@ -197,7 +197,7 @@ async def test_damage_is_reported_for_a_while(new_cluster: NewCluster) -> None:
     await cluster.equal("abcd", VALUES)
     await newcomer.stop_machine()
     (newcomer.directory / "state" / "state.db").write_bytes(b"not a database" * 500)
-    await newcomer.start_machine()
+    await newcomer.start_state_machine()
     await cluster.until(lambda: "the state is damaged" in problem(newcomer))
     assert newcomer.host.reports()[ORDERS].damaged
     await cluster.until(lambda: "the state was damaged and has been restored" in problem(newcomer))
@@ -223,7 +223,7 @@ async def test_doubts_are_reported_until_withdrawn(new_cluster: NewCluster) -> N
     member.end.doubt(group, number, "it differs")
     await cluster.until(lambda: problem(member) != "")
     await member.stop_machine()
-    await member.start_machine()
+    await member.start_state_machine()
     await cluster.until(lambda: replica_of(member).fit_to_lead)
     assert problem(member) == ""
 

@@ -97,7 +97,7 @@ async def test_a_leader_without_state_machine_hands_over(new_cluster: NewCluster
     await cluster.until(lambda: cluster.leader() is not None)
     assert cluster.leading() is not first
     await cluster.write(y="2")
-    await first.start_machine()
+    await first.start_state_machine()
     await cluster.equal("abc", {"x": "1", "y": "2"})
 
 
@@ -142,7 +142,7 @@ async def test_an_empty_state_machine_gets_a_snapshot(new_cluster: NewCluster) -
     await poor.stop_machine()
     for name in ("state.db", "state.db-wal", "state.db-shm"):
         (poor.directory / "state" / name).unlink(missing_ok=True)
-    await poor.start_machine()
+    await poor.start_state_machine()
     await cluster.equal("abc", values)
     await cluster.until(lambda: poor.host.counters.snapshots_restored == 1)
 
@@ -190,7 +190,7 @@ async def test_a_sleeping_group_wakes_for_a_returning_member(new_cluster: NewClu
     await cluster.write(x="1")
     await cluster.until(lambda: not any(member.host.status.awake for member in others))
     await away.start()
-    await away.start_machine()
+    await away.start_state_machine()
     await cluster.equal("abc", {"x": "1"})
 
 
@@ -205,7 +205,7 @@ async def test_a_state_machine_ahead_of_its_log_stops_the_replica(new_cluster: N
     with sqlite3.connect(bad.directory / "state" / "state.db") as database:
         database.execute("update groups set applied = 1000")
     database.close()
-    await bad.start_machine()
+    await bad.start_state_machine()
     await cluster.until(lambda: "lost entries" in bad.host.reports()[ORDERS].problem)
     await cluster.write(y="2")
     await cluster.equal([name for name in "abc" if name != bad.name], {"x": "1", "y": "2"})

@@ -50,7 +50,7 @@ async def test_a_store_that_comes_back_may_lead_again(new_cluster: NewCluster) -
     await drain(cluster, first)
     assert cluster.leader() is not first
     await first.stop_machine()
-    await first.start_machine()
+    await first.start_state_machine()
     await cluster.until(lambda: replica_of(first).fit_to_lead)
     await lead(cluster, first)
     await stays_leader(cluster, first)

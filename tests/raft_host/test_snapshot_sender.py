@@ -252,7 +252,7 @@ async def test_closing_in_mid_transfer_leaves_nothing(new_cluster: NewCluster) -
     await asyncio.wait_for(leader.stop(), 20)
     await leader.stop_machine()
     await leader.start()
-    await leader.start_machine()
+    await leader.start_state_machine()
     assert outbox(leader) == []
     leader.host.peers.budget.set_rate(None)
     await cluster.equal("ade", VALUES)
@@ -334,6 +334,6 @@ async def test_an_interrupted_restore_is_repeated(new_cluster: NewCluster) -> No
     await cluster["a"].stop_machine()
     await cluster["a"].stop()
     await newcomer.start()
-    await newcomer.start_machine()
+    await newcomer.start_state_machine()
     await cluster.equal("d", VALUES)
     await cluster.until(lambda: not list((newcomer.directory / "raft" / "inbox").iterdir()))

@@ -52,7 +52,7 @@ async def damage(member: Member) -> None:
     """Damage the state and keep the log."""
     await member.stop_machine()
     (member.directory / "state" / "state.db").write_bytes(b"not a database" * 500)
-    await member.start_machine()
+    await member.start_state_machine()
 
 
 def delete_state(member: Member) -> None:
@@ -85,7 +85,7 @@ async def test_a_leader_serves_only_once_its_state_is_restored(new_cluster: NewC
     voter = cluster["a"]
     await voter.stop_machine()
     delete_state(voter)
-    await voter.start_machine(hold={"restore"})
+    await voter.start_state_machine(hold={"restore"})
     await cluster.until(lambda: voter.machine.asked["restore"])
     for _ in range(20):
         await pass_time(cluster, 1)
@@ -131,7 +131,7 @@ async def test_leadership_stays_with_a_voter_that_a_learner_repairs(new_cluster:
         await voter.stop_machine()
         delete_state(voter)
     for voter in voters:
-        await voter.start_machine(hold={until})
+        await voter.start_state_machine(hold={until})
     await cluster.until(lambda: all(replica_of(voter).applier.lost_state for voter in voters))
     await cluster.until(lambda: any(member.machine.asked[until] for member in cluster.members.values()))
     await pass_time(cluster, 1)
@@ -172,7 +172,7 @@ async def test_a_second_learner_is_asked_if_the_first_is_gone(new_cluster: NewCl
     await pass_time(cluster, 5)
     assert not replica_of(voter).fit_to_lead
     await cluster.until(lambda: "the state is damaged" in problem(voter))
-    await cluster["c"].start_machine()
+    await cluster["c"].start_state_machine()
     await cluster.equal("ac", VALUES)
     await cluster.until(lambda: cluster.leader() is voter)
 
@@ -239,7 +239,7 @@ async def test_a_state_that_nobody_has_is_reported_as_damaged(new_cluster: NewCl
     voter = cluster["a"]
     await voter.stop_machine()
     delete_state(voter)
-    await voter.start_machine()
+    await voter.start_state_machine()
     await cluster.until(lambda: replica_of(voter).applier.lost_state and replica_of(voter).node.leading)
     await pass_time(cluster, 5)
     report = voter.host.reports()[ORDERS]

@@ -66,7 +66,7 @@ async def test_readiness_waits_for_the_state_machine(sidecar: Sidecar) -> None:
     await store.stop_machine()
     assert unready(host) == "the state machine is not connected"
     assert (await fetch_status(sidecar)).state_machine == "gone"
-    await store.start_machine(hold={"open"})
+    await store.start_state_machine(hold={"open"})
     await cluster.until(lambda: host.status.machine_connected)
     assert unready(host) == "1 replicas have not caught up: orders.1/0"
     store.machine.release()

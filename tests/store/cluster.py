@@ -31,7 +31,7 @@ class TableStore(StoreProcesses):
 
     machine_flags: tuple[str, ...] = ()
 
-    async def start_machine(self) -> None:
+    async def start_state_machine(self) -> None:
         self.state_machine = await self._launch(
             "state_machine",
             "evenkeel_store.process.main",

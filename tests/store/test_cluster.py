@@ -122,17 +122,17 @@ async def test_recovery_from_a_full_disk(new_cluster: Callable[..., Any]) -> Non
     await cluster.write(batch(0, 0), writer="w", sequence=1)
     before = await all_rows(cluster)
     [store] = cluster.stores.values()
-    assert store.machine is not None
+    assert store.state_machine is not None
     wal = store.directory / "tables" / "tables.duckdb.wal"
     room = wal.stat().st_size + 500
-    resource.prlimit(store.machine.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
+    resource.prlimit(store.state_machine.pid, resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
     large = pa.record_batch({"id": list(range(5000, 6000)), "customer": [f"{n}" * 20 for n in range(1000)]})
     await cluster.insist(0, lambda client: client.put(large, writer="w", sequence=2))
     client = cluster.client(store.name)
     stale = await client.get(partition=0, at_least=1, columns=["id"])
     assert sorted(stale.column("id").to_pylist()) == before
     await client.close()
-    resource.prlimit(store.machine.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    resource.prlimit(store.state_machine.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     assert await all_rows(cluster) == [*before, *range(5000, 6000)]
 
 
@@ -145,13 +145,13 @@ async def test_damaged_write_ahead_log_is_repaired(new_cluster: Callable[..., An
         await cluster.write(batch(0, sequence), writer="w", sequence=sequence + 1)
     await cluster.hashes(0)
     victim = cluster.stores[await cluster.likely_leader(0)]
-    assert victim.machine is not None
-    await end(victim.machine, signal.SIGKILL)
+    assert victim.state_machine is not None
+    await end(victim.state_machine, signal.SIGKILL)
     wal = victim.directory / "tables" / "tables.duckdb.wal"
     data = bytearray(wal.read_bytes())
     data[0] ^= 0xFF
     wal.write_bytes(data)
-    await victim.start_machine()
+    await victim.start_state_machine()
     hashes = await cluster.hashes(0)
     assert len(hashes) == 3
     assert len(set(hashes.values())) == 1
@@ -176,13 +176,13 @@ async def test_only_voter_restores_its_database_from_the_learner(new_cluster: Ca
         return "evenkeel_raft_compactions_total 0" not in (await asyncio.to_thread(victim.read, "/metrics")).decode()
 
     await cluster.until(compacted)
-    assert victim.machine is not None
-    await (victim.end() if both else end(victim.machine, signal.SIGKILL))
+    assert victim.state_machine is not None
+    await (victim.end() if both else end(victim.state_machine, signal.SIGKILL))
     lost = list((victim.directory / "tables").glob("tables.duckdb*"))
     assert lost
     for path in lost:
         path.unlink()
-    await (victim.start() if both else victim.start_machine())
+    await (victim.start() if both else victim.start_state_machine())
     await cluster.write(batch(1, 0), writer="w", sequence=31)
     written = [batch(0, sequence) for sequence in range(30)] + [batch(1, 0)]
     assert await all_rows(cluster) == sorted(row for rows in written for row in rows.column("id").to_pylist())
@@ -201,10 +201,10 @@ async def _with_a_wrong_row(cluster: TableCluster, *, leads: bool) -> StoreProce
     await cluster.hashes(0)
     leader = await cluster.likely_leader(0)
     victim = cluster.stores[leader if leads else min(set(cluster.stores) - {leader})]
-    assert victim.machine is not None
-    await end(victim.machine, signal.SIGTERM)
+    assert victim.state_machine is not None
+    await end(victim.state_machine, signal.SIGTERM)
     _damage_a_row(victim.directory / "tables" / "tables.duckdb")
-    await victim.start_machine()
+    await victim.start_state_machine()
     if leads:
         await _lead_again(cluster, victim.name)
     return victim

@@ -92,9 +92,9 @@ async def test_database_files(cluster: TableCluster) -> None:
         for place, (what, (name, how, damage, said)) in enumerate(KINDS.items()):
             victim = list(cluster.stores.values())[place % 3]
             before = _log_text(victim)
-            await end(victim.machine, how)
+            await end(victim.state_machine, how)
             damage(victim.directory / "tables" / name)
-            await victim.start_machine()
+            await victim.start_state_machine()
             await _until_equal(cluster, what)
             await _until_reported(cluster, victim, said, before)
     await _is_whole(cluster, written.ids)
