@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from demo.facts import Fingerprint
-from demo.interrupts import silence_py4j
+from demo.interrupts import deferred_interrupts, silence_py4j
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -48,11 +48,14 @@ class BackgroundSpark:
 def background_spark(directory: Path, *, java: str = "") -> Iterator[BackgroundSpark]:
     """Start Spark with these Java options, and stop it at the end."""
     with ThreadPoolExecutor(1, thread_name_prefix="spark") as pool:
-        spark = BackgroundSpark(directory, pool, java)
+        spark: BackgroundSpark | None = None
         try:
+            with deferred_interrupts():  # or a Spark that has started would never be stopped
+                spark = BackgroundSpark(directory, pool, java)
             yield spark
         finally:
-            spark.stop().result()
+            if spark is not None:
+                spark.stop().result()
 
 
 def _start(directory: Path, java: str) -> SparkContext:
