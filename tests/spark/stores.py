@@ -76,7 +76,6 @@ class Stores:
             for partition in range(count):
                 leader = self.stores[partition % 2].name
                 store.routes.put(KEYS.leader(key, partition), encode(Leader(leader, 1)))
-        await self._maintain()  # leaders begin to keep log time, as they do when they are elected
 
     def pass_time(self, seconds: float) -> None:
         """Advance the clocks of the stores, and run their maintenance."""
